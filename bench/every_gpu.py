@@ -36,7 +36,7 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.targets import ARCHITECTURES, get_target
@@ -62,7 +62,12 @@ def golden(arch, name):
 
   target, region, row = target_of(arch), PROGRAMS[name](), {}
   found = search(
-    region, target, prover(region, derived=True), bound=Bound(), space=space_of(region), budget_s=SEARCH_S
+    region,
+    target,
+    prover(region, derived=True),
+    bound=SearchBound(),
+    space=space_of(region),
+    budget_s=SEARCH_S,
   )
   row["searched"] = first(region, [v.candidate for v in found.candidates][:TRIED], target)
   sets = numbered(golden_graph(name), region, target, TRIED)

@@ -33,7 +33,7 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.target import get_target
@@ -81,7 +81,7 @@ def candidates_of(name, target):
   """What the search finds for a target, best first, then the golden program with the best numbers."""
   region = PROGRAMS[name]()
   prove, space = prover(region, derived=True), space_of(region)
-  found = search(region, target, prove, bound=Bound(), space=space, budget_s=SEARCH_S)
+  found = search(region, target, prove, bound=SearchBound(), space=space, budget_s=SEARCH_S)
   searched = [v.candidate for v in found.candidates][:TRIED]
   graph = golden_graph(name)
   golden = [Candidate(graph, params, us) for us, params in numbered(graph, region, target, TRIED)]

@@ -43,12 +43,12 @@ def first_split(assignment: Assignment, forms: Mapping[int, Form], split: Warps)
 def barriers_everywhere(lowering: lower.Lowering, graph: do.ThreadGraph, room: int) -> do.ThreadGraph:
   """One before every step that touches shared memory."""
 
-  def run(steps: tuple[do.Step, ...]) -> tuple[do.Step, ...]:
+  def run(steps: tuple[do.ThreadStep, ...]) -> tuple[do.ThreadStep, ...]:
     found = []
     for step in arrange.merged(steps):
       if not isinstance(step, do.Advance) and (step.reads or step.writes):
         ranks = isinstance(step, do.GatherRanks)
-        found.append(do.Barrier(step.index, cluster=ranks, copies=True))
+        found.append(do.ThreadBarrier(step.index, cluster=ranks, copies=True))
       found.append(step)
     return tuple(found)
 
@@ -134,8 +134,8 @@ NAIVE = {
 def barriers(plan: kernel.TiledPlan) -> int:
   """Barriers that a block passes, those of its loop as often as it runs."""
 
-  def count(steps: tuple[do.Step, ...]) -> int:
-    return sum(isinstance(s, (do.Barrier, do.Advance)) for s in steps)
+  def count(steps: tuple[do.ThreadStep, ...]) -> int:
+    return sum(isinstance(s, (do.ThreadBarrier, do.Advance)) for s in steps)
 
   graph, turns = plan.steps, plan.pieces.most_steps
   # With one stage an iteration also waits until all have read the one before.

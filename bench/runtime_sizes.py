@@ -25,9 +25,9 @@ from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.compile import compile_many
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.ir import KernelParams, parse_ugraph, print_ugraph, ugraph_extents
-from mirage_onnx.superopt.renumber import Known, renumber
-from mirage_onnx.superopt.result import Bound
-from mirage_onnx.superopt.search_structure import Scope
+from mirage_onnx.superopt.renumber import KnownGraph, renumber
+from mirage_onnx.superopt.result import SearchBound
+from mirage_onnx.superopt.search_structure import SearchScope
 from mirage_onnx.target import H200
 
 HEADS, WIDTH = 12, 64
@@ -68,7 +68,7 @@ def find(path):
     declared = dict(zip(("batch", "seq"), DECLARED, strict=True))
     region = largest(find_candidates(import_model(load_model(built)), TILED, sizes=declared)).region
     assert len(region.inputs) == 3 + masked, region.structure
-    scope = Scope.of(H200, Bound(), region)
+    scope = SearchScope.of(H200, SearchBound(), region)
     result = search(region, H200, prover(), bound=scope.bound, space=scope.space)
     texts = list(dict.fromkeys(print_ugraph(v.candidate.ugraph) for v in result.candidates))[:PROGRAMS]
     given = [v.name for v in built.graph.input]
@@ -89,7 +89,7 @@ def find(path):
       numbers = {}
       for batch, seq in ((8, 512), (8, 128), (1, 128)):
         at = {**region.extents, **{a: batch if s == "batch" else seq for a, s in sizes.items()}}
-        for ranked in renumber([Known.of(text)], at, H200, Bound()):
+        for ranked in renumber([KnownGraph.of(text)], at, H200, SearchBound()):
           for c in ranked.candidates[:NUMBERS]:
             numbers[" ; ".join(p.to_text() for p in c.params)] = [p.to_text() for p in c.params]
       entry["programs"].append({"text": text, "numbers": list(numbers.values())})

@@ -44,7 +44,7 @@ from mirage_onnx.target import H200, Rated, Target, get_target
 from mirage_onnx.tune.declared_sizes import checked_sizes
 from mirage_onnx.tune.lock import read_lock, write_lock
 from mirage_onnx.tune.other_gpu import least_margin
-from mirage_onnx.writing import Place, write
+from mirage_onnx.writing import Destination, write
 
 if TYPE_CHECKING:
   from mirage_onnx.racing import Gate
@@ -174,7 +174,7 @@ def optimize(
       tell(events.StageStarted("write"))
       sha256 = recorded.output if recorded else ""
       notes.record, notes.measured = (recorded.record, recorded.measured) if recorded else ("", "")
-      place = Place(target_path, loaded.path, weights, start + options.budget_s, sha256)
+      place = Destination(target_path, loaded.path, weights, start + options.budget_s, sha256)
       gate = notes.gate = (
         _gate(run, loaded.path, place.end, start) if measure and model_check and recorded is None else None
       )
@@ -341,7 +341,7 @@ def explain(
       MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
   """
   from mirage_onnx.inspection import explain_region, survey_model
-  from mirage_onnx.inspection.node_answer import Place, answer_node
+  from mirage_onnx.inspection.node_answer import NodePlace, answer_node
   from mirage_onnx.report.inspection_report import explain_report, node_report
 
   start = time.monotonic()
@@ -354,7 +354,7 @@ def explain(
     loaded = load_model(given)
     survey = survey_model(loaded, profile, margin, sizes)
     node, source = answer_node(loaded, survey, region), _source(model)
-    if node is not None and node.place is not Place.REGION:
+    if node is not None and node.place is not NodePlace.REGION:
       seconds = time.monotonic() - start
       return node_report(survey, node, source=source, target=profile.name, seconds=seconds)
     found = explain_region(loaded, survey, node.name if node else region, options)

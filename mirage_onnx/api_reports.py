@@ -12,7 +12,7 @@ from mirage_onnx.importer.external import check_file
 from mirage_onnx.report.text_file import check_writable, write_text
 
 if TYPE_CHECKING:
-  from mirage_onnx.reduction import Step
+  from mirage_onnx.reduction import ReductionStep
   from mirage_onnx.report.reduce_report import ReduceReport
   from mirage_onnx.report.run_record import RunRecord
 
@@ -60,7 +60,7 @@ def reduce(
   match: str = "",
   budget_s: float | None = None,
   stop: Callable[[], bool] | None = None,
-  tell: Callable[[Step], None] | None = None,
+  tell: Callable[[ReductionStep], None] | None = None,
 ) -> ReduceReport:
   """Write the smallest model on which ``command`` still fails as it does on ``model``, for a bug report.
 

@@ -39,7 +39,7 @@ class Provider(StrEnum):
   CUDA = "cuda"
 
 
-class External(StrEnum):
+class ExternalOption(StrEnum):
   """What becomes of untouched weights outside the model file."""
 
   KEEP = "keep"

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from mirage_onnx.command_options import (
-  External,
+  ExternalOption,
   Json,
   Profile,
   Provider,
@@ -73,7 +73,7 @@ def optimize(
     float, typer.Option(help="Without a GPU: predicted gain a kernel must have to be used.")
   ] = 0.2,
   external: Annotated[
-    External | None,
+    ExternalOption | None,
     typer.Option(
       help="Untouched weights outside the model: keep the references, copy the data to "
       "a data file beside OUT.onnx, or take it into the model. Default: keep beside IN.onnx, else copy."

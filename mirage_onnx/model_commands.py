@@ -26,7 +26,7 @@ from mirage_onnx.command_options import (
 from mirage_onnx.errors import Exit
 
 if TYPE_CHECKING:
-  from mirage_onnx.reduction import Step
+  from mirage_onnx.reduction import ReductionStep
 
 
 @app.command()
@@ -141,7 +141,7 @@ def reduce(
   path = output or model.with_name(f"{model.stem}.reduced.onnx")
   live, last = sys.stderr.isatty(), 0
 
-  def tell(step: Step) -> None:
+  def tell(step: ReductionStep) -> None:
     nonlocal last
     line = step_line(step)
     if live:

@@ -29,7 +29,7 @@ from mirage_onnx.match.candidates import Matches, find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.rewrite.replacement import NAME_POOL
 from mirage_onnx.superopt.hooks import Hooks, never
-from mirage_onnx.superopt.result import Bound, Stop
+from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranking_table, with_floors
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
@@ -73,7 +73,7 @@ class Options:
   workers: int | None = None
   measure: bool = False
   tries: int = 8
-  bound: Bound = field(default_factory=Bound)
+  bound: SearchBound = field(default_factory=SearchBound)
   pool: int = NAME_POOL
   journal: Path | None = None
   stop: Callable[[], Stop | None] = never

@@ -13,7 +13,7 @@ from pathlib import Path
 from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Times, race
 from mirage_onnx.pipeline import Run
 from mirage_onnx.tune.gate import Gain, is_faster, to_drop
-from mirage_onnx.tune.paired import ALPHA, LOOKS, Verdict, spent
+from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, spent
 
 #: Groups that are left out side by side, beside the result itself: so many sessions are open at a time.
 BATCH = 3
@@ -139,9 +139,9 @@ class Gate:
 def _is_unsure(rows: Sequence[Raced]) -> bool:
   """Whether the time was over before enough openings could say anything, and none says that it is slower."""
   verdicts = [r.speedups[0] for r in rows]
-  open_ = [s for s in verdicts if s.verdict is Verdict.UNDECIDED]
+  open_ = [s for s in verdicts if s.verdict is PairedVerdict.UNDECIDED]
   return bool(open_) and all(s.mean > 1 and s.openings < LOOKS[-1] for s in open_) and not any(
-    s.verdict is Verdict.SLOWER for s in verdicts
+    s.verdict is PairedVerdict.SLOWER for s in verdicts
   )  # fmt: skip
 
 

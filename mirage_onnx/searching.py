@@ -41,10 +41,10 @@ from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_results import KeptResults
 from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
-from mirage_onnx.superopt.result import Bound, SearchReport, SearchResult, Stop, Verify
+from mirage_onnx.superopt.result import SearchBound, SearchReport, SearchResult, Stop, Verify
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.search_setting import setting_text
-from mirage_onnx.superopt.search_structure import Scope, search_structure
+from mirage_onnx.superopt.search_structure import SearchScope, search_structure
 from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
 from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.structures import StructureStore, cache_folder
@@ -68,7 +68,7 @@ class Setting:
   """What all searches of a run share. ``structures``: of the cache folder unless given."""
 
   target: Target
-  bound: Bound
+  bound: SearchBound
   deadline: float  # of time.monotonic
   hooks: Hooks = field(default_factory=Hooks)
   structures: StructureStore | None = None
@@ -78,7 +78,7 @@ class Setting:
     return max(0.0, self.deadline - time.monotonic())
 
 
-def open_journal(path: Path, target: Target, bound: Bound) -> Journal:
+def open_journal(path: Path, target: Target, bound: SearchBound) -> Journal:
   """The journal for searches of regions with this target and bound.
 
   Raises:
@@ -87,7 +87,7 @@ def open_journal(path: Path, target: Target, bound: Bound) -> Journal:
   return Journal(path, _setting_text(target, bound))
 
 
-def open_structures(folder: Path | None, target: Target, bound: Bound) -> StructureStore:
+def open_structures(folder: Path | None, target: Target, bound: SearchBound) -> StructureStore:
   """What is known of families of regions for searches with this target and bound.
 
   ``folder``: where it is kept; None: in memory only.
@@ -95,7 +95,7 @@ def open_structures(folder: Path | None, target: Target, bound: Bound) -> Struct
   return StructureStore(folder, _setting_text(target, bound))
 
 
-def _setting_text(target: Target, bound: Bound) -> dict[str, str]:
+def _setting_text(target: Target, bound: SearchBound) -> dict[str, str]:
   return setting_text(target, [a.name for a in AXIOMS], bound=bound, space=(EMITTED, ALL))
 
 
@@ -103,7 +103,7 @@ def search_region(
   loaded: LoadedModel,
   region: Region,
   target: Target,
-  bound: Bound,
+  bound: SearchBound,
   seconds: float,
   hooks: Hooks | None = None,
   structures: StructureStore | None = None,
@@ -113,7 +113,7 @@ def search_region(
   With ``structures`` a region of a known family is only given numbers.
   """
   verify = prover(region, sample_weights(loaded, region), derived=True)
-  scope = Scope.of(target, bound, region)
+  scope = SearchScope.of(target, bound, region)
   if structures is None:
     return search(
       region, target, verify, bound=scope.bound, space=scope.space, budget_s=seconds,
@@ -254,7 +254,7 @@ def _search_rest(
   if count <= 1 or (len(regions) < MIN_REGIONS and not beside):
 
     def alone(job: Job) -> Answer:
-      scope = Scope.of(setting.target, setting.bound, job.region)
+      scope = SearchScope.of(setting.target, setting.bound, job.region)
       with _told(setting.hooks.emit, 0, job):
         return work(job, scope, _verifier(weights, job), setting.hooks)
 
@@ -382,7 +382,7 @@ def _serve() -> None:
     except EOFError:
       return
     try:
-      scope = Scope.of(target, bound, job.region)
+      scope = SearchScope.of(target, bound, job.region)
       result = work(job, scope, _verifier(weights, job), hooks)
     except Exception as error:  # told to the parent, which raises it
       parent.tell("failed", f"{type(error).__name__}: {error}", traceback.format_exc())

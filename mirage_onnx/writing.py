@@ -31,7 +31,7 @@ LATE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
   """Where a model is written, and where its external data is now and then.
 
   ``end``: of ``time.monotonic``, when no check is begun any more. ``sha256``: of the file that has to
@@ -49,7 +49,7 @@ def write(
   run: Run,
   loaded: LoadedModel,
   options: Options,
-  place: Place,
+  place: Destination,
   *,
   check: bool,
   gate: Gate | None = None,
@@ -84,7 +84,7 @@ def write(
   return run, "nothing was replaced"
 
 
-def _expected(new: Path, place: Place) -> None:
+def _expected(new: Path, place: Destination) -> None:
   if place.sha256 and file_hash(new) != place.sha256:
     raise MirageError("LOCK_DIFFERS", "the model that comes out has another hash than in the lock")
 
@@ -101,7 +101,7 @@ def _write(
   run: Run,
   loaded: LoadedModel,
   options: Options,
-  place: Place,
+  place: Destination,
   *,
   check: bool,
   gate: Gate | None,

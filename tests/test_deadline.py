@@ -13,7 +13,7 @@ from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.pipeline import Options
 from mirage_onnx.searching import Setting, search_all, search_region
 from mirage_onnx.superopt import saturated
-from mirage_onnx.superopt.result import Bound, Stop
+from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.superopt.structures import StructureStore
 from mirage_onnx.target import H200
 from mirage_onnx.tune import realise
@@ -100,7 +100,7 @@ def test_a_search_ends_in_the_middle_of_a_step(monkeypatch, at):
     monkeypatch.setattr(saturated, "saturate", lambda *_, **options: slowly())
   loaded, regions = regions_of("rmsnorm_linear")
   start = time.monotonic()
-  result = search_region(loaded, regions[0], H200, Bound(), 1.0)
+  result = search_region(loaded, regions[0], H200, SearchBound(), 1.0)
   assert time.monotonic() - start < 2.0
   assert result.report.stop is Stop.BUDGET and not result.candidates
 
@@ -111,7 +111,7 @@ def test_workers_that_hear_nothing_are_ended(monkeypatch):
   monkeypatch.setattr(searching.WorkerProcess, "receive", lambda self: slowly_dying(self))
   found = {}
   start = time.monotonic()
-  setting = Setting(H200, Bound(), start + 1.0, structures=StructureStore(None, {}))
+  setting = Setting(H200, SearchBound(), start + 1.0, structures=StructureStore(None, {}))
   search_all(loaded, regions[:12], setting, workers=2, done=found.__setitem__)
   assert time.monotonic() - start < 1.0 + searching.GRACE_S + 2.0
   assert len(found) == 12
@@ -131,7 +131,7 @@ def test_the_end_comes_before_workers_are_started(monkeypatch, seconds):
 
   monkeypatch.setattr(searching.WorkerProcess, "send", slow_send)
   found = {}
-  setting = Setting(H200, Bound(), time.monotonic() + seconds, structures=StructureStore(None, {}))
+  setting = Setting(H200, SearchBound(), time.monotonic() + seconds, structures=StructureStore(None, {}))
   search_all(loaded, regions[:12], setting, workers=2, done=found.__setitem__)
   assert len(found) == 12 and {r.report.stop for r in found.values()} == {Stop.BUDGET}
 
@@ -151,7 +151,7 @@ def test_a_worker_that_cannot_be_started_costs_its_regions(monkeypatch, error):
 
   monkeypatch.setattr(searching, "WorkerProcess", failing)
   found = {}
-  setting = Setting(H200, Bound(), time.monotonic() + 2.0, structures=StructureStore(None, {}))
+  setting = Setting(H200, SearchBound(), time.monotonic() + 2.0, structures=StructureStore(None, {}))
   searched = threading.Thread(
     target=search_all, args=(loaded, regions[:12], setting), daemon=True,
     kwargs={"workers": 2, "done": found.__setitem__},

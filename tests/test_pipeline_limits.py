@@ -9,7 +9,7 @@ from mirage_onnx import pipeline
 from mirage_onnx.events import StageEnded, Warned
 from mirage_onnx.importer import load_model
 from mirage_onnx.pipeline import Options
-from mirage_onnx.superopt.result import Bound, Stop
+from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.target import H200
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -55,7 +55,7 @@ def test_a_journal_gives_the_same_model_and_says_so(tmp_path):
   assert models[0] == models[1] == models[2]
   assert said[:2] == [[], []]
   assert "finished steps" in said[2][0]
-  other = pipeline.Options(H200, journal=journal, bound=Bound(tried=1))
+  other = pipeline.Options(H200, journal=journal, bound=SearchBound(tried=1))
   found = []
   pipeline.run(loaded, other, found.append)
   (warning,) = [e.text for e in found if isinstance(e, Warned)]

@@ -55,7 +55,7 @@ def written(three, folder, timer, seconds=300.0):
   onnx.save(three.original, folder / "in.onnx")
   loaded = load_model(folder / "in.onnx")
   end = time.monotonic() + seconds
-  place = writing.Place(folder / "out.onnx", folder / "in.onnx", None, end)
+  place = writing.Destination(folder / "out.onnx", folder / "in.onnx", None, end)
   gate = Gate(str(folder / "in.onnx"), ({},), end, timer=timer)
   run, _ = writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)
   assert sorted(p.name for p in folder.iterdir()) == ["in.onnx", "out.onnx"]
@@ -143,7 +143,7 @@ def test_what_an_earlier_run_has_written_does_not_become_slower(three, tmp_path,
   whole = a_run(three, loaded)
   part = with_these(whole, loaded, OPTIONS, [0])  # of a run that was cut off
   old, new = (part, whole) if better else (whole, part)
-  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
   first = Gate(str(tmp_path / "in.onnx"), ({},), place.end, timer=timer)
   writing.write(old, loaded, OPTIONS, place, check=False, gate=first)
   before = (tmp_path / "out.onnx").read_bytes()
@@ -166,7 +166,7 @@ def test_a_lock_repeats_what_was_measured_too(three, tmp_path):
   timed = [(c, replace(o, measured=Measured(3.0, 20.0, 1))) for c, o in run.chosen]
   run = replace(run, chosen=tuple(timed), outcomes={o.region.key: o for _, o in timed})
   notes = Notes(tmp_path / "in.onnx", H200)
-  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
   gate = notes.gate = Gate(str(tmp_path / "in.onnx"), ({},), place.end, timer=Timer(costs(three, 1, 2, 3)))
   how = {"check": False, "noted": notes.noted, "timed": notes.timed}
   writing.write(run, loaded, OPTIONS, place, gate=gate, **how)
@@ -196,7 +196,7 @@ def test_what_is_faster_is_not_asked_about_for_long(three, tmp_path, monkeypatch
 
   onnx.save(three.original, tmp_path / "in.onnx")
   loaded = load_model(tmp_path / "in.onnx")
-  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 2000.0)
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 2000.0)
   monkeypatch.setattr(racing, "BATCH", 1)
   gate = Gate(str(tmp_path / "in.onnx"), ({},), 2000.0, timer=slow, began=800.0)
   writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)

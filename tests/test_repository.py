@@ -115,13 +115,6 @@ def test_golden_texts_are_used():
   assert [t for t in read_texts(GOLDEN) if not f"{t}_".startswith(tuple(tests))] == []
 
 
-#: Names that two classes still share; none may be added, and one that is gone is taken out.
-SHARED = (
-  "Barrier Bound Candidate Entry External Factors Kernel KernelGraph Known Named Node Oracle Outcome Piece "
-  "Pieces Place Plan Product Proof Roles Rule Run Scope Step Store Value Verdict"
-)
-
-
 def test_a_name_is_of_one_class():
   """Those of one module only begin with an underscore, and may be in several."""
   found = Counter(
@@ -130,8 +123,7 @@ def test_a_name_is_of_one_class():
     for node in ast.walk(ast.parse(path.read_text()))
     if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
   )
-  shared = sorted(n for n, count in found.items() if count > 1)
-  assert shared == SHARED.split(), "two classes of one name; or take one out of the list"
+  assert [n for n, count in found.items() if count > 1] == [], "two classes of one name"
 
 
 def test_no_global_carries_a_result():

@@ -36,7 +36,7 @@ def optimized(three, tmp_path):
   run = replace(a_run(three, loaded), program=import_model(loaded))
   timed = [(c, replace(o, measured=Measured(3.0, 20.0, 1))) for c, o in run.chosen]
   run = replace(run, chosen=tuple(timed), outcomes={o.region.key: o for _, o in timed})
-  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, float("inf"))
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, float("inf"))
   writing.write(run, loaded, OPTIONS, place, check=False, noted=Notes(tmp_path / "in.onnx", H200).noted)
   return tmp_path / "out.onnx"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import write_search_docs
 
-from mirage_onnx.superopt.result import Bound, Stop
+from mirage_onnx.superopt.result import SearchBound, Stop
 
 ROOT = Path(__file__).parents[1]
 SUPEROPT = ROOT / "mirage_onnx" / "superopt"
@@ -44,9 +44,9 @@ def test_every_prune_is_explained_and_every_explained_prune_exists():
   assert documented() == reasons() | counted_elsewhere
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Bound)])
+@pytest.mark.parametrize("name", [f.name for f in fields(SearchBound)])
 def test_every_limit_is_named(name):
-  assert re.search(rf"`(?:Bound\.)?{name}`", PAGE)
+  assert re.search(rf"`(?:SearchBound\.)?{name}`", PAGE)
 
 
 @pytest.mark.parametrize("stop", Stop)

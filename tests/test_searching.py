@@ -12,7 +12,7 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.searching import Setting, open_structures, search_all, search_region
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.target import H200
 
 LOADED = load_model(Path(__file__).parents[1] / "models" / "bert.onnx")
@@ -33,7 +33,7 @@ def summary(result):
 
 
 def run(count, workers, structures=None, model=LOADED):
-  setting = Setting(H200, Bound(), time.monotonic() + 300, structures=structures)
+  setting = Setting(H200, SearchBound(), time.monotonic() + 300, structures=structures)
   order = []
   found = []
 
@@ -56,8 +56,8 @@ def test_any_number_of_workers_gives_the_same():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_later_run_only_solves_for_numbers(workers, tmp_path):
   """And finds the same best programs; regions for which there is none are searched again."""
-  first = run(10, workers, open_structures(tmp_path, H200, Bound()))
-  again = run(10, workers, open_structures(tmp_path, H200, Bound()))
+  first = run(10, workers, open_structures(tmp_path, H200, SearchBound()))
+  again = run(10, workers, open_structures(tmp_path, H200, SearchBound()))
   solved = 0
   for (texts, *_), (others, states, *_) in zip(first, again, strict=True):
     assert texts[:1] == others[:1]
@@ -68,16 +68,16 @@ def test_a_later_run_only_solves_for_numbers(workers, tmp_path):
 
 def test_one_region_with_a_store():
   (region,) = regions(1)
-  store = open_structures(None, H200, Bound())
-  first, again = (search_region(LOADED, region, H200, Bound(), 60, None, store) for _ in "ab")
+  store = open_structures(None, H200, SearchBound())
+  first, again = (search_region(LOADED, region, H200, SearchBound(), 60, None, store) for _ in "ab")
   assert first.report.states > again.report.states == 0
   assert again.candidates[0].candidate == first.candidates[0].candidate
-  plain = search_region(LOADED, region, H200, Bound(), 60)
+  plain = search_region(LOADED, region, H200, SearchBound(), 60)
   assert summary(plain) == summary(first)
 
 
 def test_an_error_in_a_worker_costs_its_region():
-  setting, found = Setting(H200, Bound(), time.monotonic() + 300), {}
+  setting, found = Setting(H200, SearchBound(), time.monotonic() + 300), {}
   wrong = [replace(r, steps=None) for r in regions(10)]
   search_all(LOADED, wrong, setting, workers=2, done=found.__setitem__)
   assert len(found) == 10 and not any(r.candidates for r in found.values())

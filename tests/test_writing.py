@@ -28,7 +28,7 @@ def three():
 def written(three, folder, *, check=True, seconds=300.0):
   onnx.save(three.original, folder / "in.onnx")
   loaded = load_model(folder / "in.onnx")
-  place = writing.Place(folder / "out.onnx", folder / "in.onnx", None, time.monotonic() + seconds)
+  place = writing.Destination(folder / "out.onnx", folder / "in.onnx", None, time.monotonic() + seconds)
   left, said = writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=check)
   assert sorted(p.name for p in folder.iterdir()) == ["in.onnx", "out.onnx"]
   model = onnx.load(folder / "out.onnx")
@@ -54,7 +54,7 @@ def test_weights_outside(three, tmp_path, elsewhere):
   graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT16, (8, 64)))
   onnx.save(model, tmp_path / "in.onnx", save_as_external_data=True, location="in.data", size_threshold=64)
   loaded = load_model(tmp_path / "in.onnx")
-  place = writing.Place(out / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300.0)
+  place = writing.Destination(out / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300.0)
   left, said = writing.write(a_run(three, loaded, streamed), loaded, streamed, place, check=True)
   assert len(left.chosen) == 3 and "the same bits" in said
   files = {f.name for f in (*tmp_path.iterdir(), *out.iterdir()) if f.is_file()}
@@ -109,6 +109,6 @@ def test_nothing_to_check(three, tmp_path, monkeypatch):
   onnx.save(three.original, tmp_path / "in.onnx")
   loaded = load_model(tmp_path / "in.onnx")
   run = Run(loaded.given, None, Matches((), ()), (), {})
-  place = writing.Place(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 0.0)
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 0.0)
   assert writing.write(run, loaded, OPTIONS, place, check=True)[1] == "nothing was replaced"
   assert onnx.load(tmp_path / "out.onnx") == three.original

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from mirage_onnx.superopt.blame import Blame
 from mirage_onnx.superopt.choices import RoleSetting
 from mirage_onnx.superopt.floors import Floors
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 
 #: More than any search has.
 ALL_OF_THEM = 10**9
@@ -28,7 +28,7 @@ class Pruning:
   """
 
   says: str
-  without: Callable[[Bound], Bound] = lambda bound: bound
+  without: Callable[[SearchBound], SearchBound] = lambda bound: bound
   patches: tuple[tuple[object, str, object], ...] = ()
 
   @contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 from mirage_onnx.custom_op.difference import OutputDifference
 from mirage_onnx.custom_op.model_nodes import Model
 from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
-from mirage_onnx.custom_op.steps import Step, Tell
+from mirage_onnx.custom_op.steps import SessionStep, Tell
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class BodyCheck:
     """Compare all outputs on one input of the model; ``wanted``: the original's."""
     if "" in self._failures:
       return
-    self._tell(Step.BODIES, kind)
+    self._tell(SessionStep.BODIES, kind)
     try:
       if self._session is None:
         session = open_session(self._model, self._how)

@@ -30,7 +30,7 @@ from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_declared, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.ran_checks import RanChecks
 from mirage_onnx.custom_op.session import launches
-from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, Step, Tell, tell_nobody
+from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
 from mirage_onnx.custom_op.widen import run_widened
 from mirage_onnx.errors import MirageError
@@ -100,10 +100,10 @@ def compare_models(
     yield from draw_inputs(arguments, seed, draws, dims or {}, int_limits or {}, facts)
     if left_out.edges:
       return
-    tell(Step.EDGES, "")
+    tell(SessionStep.EDGES, "")
     yield from edge_inputs(arguments, seed, dims or {}, int_limits or {}, facts, is_finite)
 
-  tell(Step.OPEN, "the original")
+  tell(SessionStep.OPEN, "the original")
   try:
     left = open_session(a, reference)
   except MirageError as error:
@@ -111,7 +111,7 @@ def compare_models(
     if wide is None:
       raise
     return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol), tell, left_out)
-  tell(Step.OPEN, "the optimized model")
+  tell(SessionStep.OPEN, "the optimized model")
   right = open_session(b, candidate)
   check_signatures(left, right)
   measure = Tolerances.of(a, b, rtol)
@@ -124,7 +124,7 @@ def compare_models(
   for kind, feeds in drawn(left.get_inputs(), defined):
     if kind in left_out.kinds:
       continue
-    tell(Step.RUN, kind)
+    tell(SessionStep.RUN, kind)
     before = launches(right)
     wanted, found = run_session(left, feeds), run_session(right, feeds)
     check_declared(left, right, found)
@@ -142,7 +142,7 @@ def compare_models(
     kinds.append(kind)
     last = feeds
     if kind in EDGES:
-      tell(Step.EDGES, "")
+      tell(SessionStep.EDGES, "")
   if not left_out.regions and kinds:
     checks.finish(last, kinds[-1], measure)
   found_all = _result(tuple(worst.values()), _paths(right, provider, checks.inner), tuple(kinds), checks)
@@ -182,7 +182,7 @@ def _alone(
   for kind, feeds in feeds_of:
     if kind in left_out.kinds:
       continue
-    tell(Step.RUN, kind)
+    tell(SessionStep.RUN, kind)
     check.run(feeds, kind, measure)
     kinds.append(kind)
   paths = tuple(NodePath(n, "emulated" if k else "body", k) for n, k in check.launches.items())

@@ -18,7 +18,7 @@ from mirage_onnx.custom_op.arguments import InputPtr, Int32, Int64
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.model_nodes import CustomNode
 from mirage_onnx.custom_op.plan import Launch
-from mirage_onnx.custom_op.provenance import Kernel
+from mirage_onnx.custom_op.provenance import KernelRecord
 from mirage_onnx.custom_op.sources import read_sources
 from mirage_onnx.emulator import EmulationError, Module, compile_kernels
 from mirage_onnx.emulator.driver import Driver, DriverLaunch, open_driver
@@ -99,7 +99,7 @@ def _sizes(source: KernelSource, launch: DriverLaunch, planned: Launch) -> dict[
 
 
 def _tensors(
-  kernel: Kernel, launch: DriverLaunch, planned: Launch, sizes: Mapping[str, int]
+  kernel: KernelRecord, launch: DriverLaunch, planned: Launch, sizes: Mapping[str, int]
 ) -> Mapping[str, np.ndarray]:
   """The memory of a launch by the names of the kernel's arguments."""
   arrays = {}

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.comparison import Comparison
 from mirage_onnx.custom_op.model_nodes import Model
-from mirage_onnx.custom_op.steps import LeftOut, Step
+from mirage_onnx.custom_op.steps import LeftOut, SessionStep
 from mirage_onnx.errors import MirageError
 
 #: Children that are killed before the check is given up.
@@ -43,25 +43,25 @@ def compare_isolated(a: Model, b: Model, **options: Any) -> Comparison:
       return replace(result, failures=lost, passed=result.passed and not lost)
     name = f"{step[0]} {step[1]}".strip()
     line = f"onnxruntime was ended by {how}: {name}"
-    if step[0] is Step.OPEN:
+    if step[0] is SessionStep.OPEN:
       raise MirageError("SESSION_FAILED", line)
-    if step[0] is not Step.NODES:  # all together: they are tried one by one
+    if step[0] is not SessionStep.NODES:  # all together: they are tried one by one
       failures.append(f"SESSION_FAILED: {line}: not checked")
     left = _without(left, *step)
   raise MirageError("SESSION_FAILED", f"onnxruntime was ended {MOST_KILLED} times, the last time by {how}")
 
 
-def _without(left: LeftOut, step: Step, name: str) -> LeftOut:
+def _without(left: LeftOut, step: SessionStep, name: str) -> LeftOut:
   match step:
-    case Step.RUN:
+    case SessionStep.RUN:
       return replace(left, kinds=left.kinds | {name})
-    case Step.BODIES:
+    case SessionStep.BODIES:
       return replace(left, bodies=True)
-    case Step.EDGES:
+    case SessionStep.EDGES:
       return replace(left, edges=True)
-    case Step.NODES:
+    case SessionStep.NODES:
       return replace(left, apart=True)
-    case Step.NODE:
+    case SessionStep.NODE:
       return replace(left, nodes=left.nodes | {name})
     case _:
       return replace(left, regions=True)
@@ -69,9 +69,9 @@ def _without(left: LeftOut, step: Step, name: str) -> LeftOut:
 
 def _ask(
   a: Model, b: Model, options: Mapping[str, Any]
-) -> tuple[tuple[Step, str], Comparison | MirageError | None, str]:
+) -> tuple[tuple[SessionStep, str], Comparison | MirageError | None, str]:
   """The child's last step, its result (None: it was killed), and how it ended."""
-  step, result = (Step.OPEN, "the models"), None
+  step, result = (SessionStep.OPEN, "the models"), None
   reads, writes = os.pipe()
   environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
   child = subprocess.Popen(
@@ -120,7 +120,7 @@ def serve() -> None:
   os.dup2(2, 1)  # what a library prints is no result
   with os.fdopen(int(sys.argv[1]), "wb") as answers:
 
-    def tell(step: Step, name: str) -> None:
+    def tell(step: SessionStep, name: str) -> None:
       pickle.dump((step, name), answers)
       answers.flush()
 

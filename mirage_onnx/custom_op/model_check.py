@@ -21,7 +21,7 @@ from mirage_onnx.custom_op.boundary import Boundary, detached_nodes, detached_or
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
-from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, Step, Tell, tell_nobody
+from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.widen import run_rounded, run_widened
 from mirage_onnx.errors import MirageError
 
@@ -80,7 +80,7 @@ class RegionCheck:
     # that nothing follows, as where a region ends.
     self._original, self._reference = original, replace(reference, basic=True)
     self._tell, self._apart = tell, left_out.apart
-    tell(Step.VALUES, "")
+    tell(SessionStep.VALUES, "")
     self._whole = open_session(exposed(original, cuts), reference, original.external_folder)
     self._pairs: dict[tuple[Boundary, ...], tuple[ort.InferenceSession, ort.InferenceSession]] = {}
     self._failed: dict[str, str] = {}
@@ -88,11 +88,11 @@ class RegionCheck:
 
   def run(self, feeds: Mapping[str, np.ndarray], kind: str, measure: Measure) -> None:
     """Check every node on one input of the model."""
-    self._tell(Step.VALUES, "")
+    self._tell(SessionStep.VALUES, "")
     values = {**feeds, **run_session(self._whole, feeds)}
     if not self._apart:
       try:
-        self._tell(Step.NODES, "")
+        self._tell(SessionStep.NODES, "")
         self._check(self._cuts, values, kind, measure)
         return
       except MirageError as error:
@@ -103,7 +103,7 @@ class RegionCheck:
       if cut.node in self._failed:
         continue
       try:
-        self._tell(Step.NODE, cut.node)
+        self._tell(SessionStep.NODE, cut.node)
         self._check((cut,), values, kind, measure)
       except MirageError as error:
         if error.code != "SESSION_FAILED":

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from mirage_onnx.custom_op.arguments import InputPtr, Int32, OutputPtr, WorkspacePtr
 from mirage_onnx.custom_op.expr import ExprError
 from mirage_onnx.custom_op.plan import Launch, Plan
-from mirage_onnx.custom_op.provenance import Kernel, Regenerated
+from mirage_onnx.custom_op.provenance import KernelRecord, Regenerated
 
 #: Of dims that any size may have, in turn; the equalities that a plan states hold of equal dims.
 SIZES = (1, 2, 3, 5, 16, 33, 100, 1024)
@@ -38,7 +38,7 @@ def _lines(plan: Plan, made: Plan) -> Iterator[str]:
       yield f"line {n} of its plan is {theirs[:200]!r}, the generator makes {ours[:200]!r}"
 
 
-def _reasons(plan: Plan, kernels: Sequence[Kernel]) -> Iterator[str]:
+def _reasons(plan: Plan, kernels: Sequence[KernelRecord]) -> Iterator[str]:
   if len(plan.variants) != 1:
     yield f"its plan has {len(plan.variants)} variants, the generator makes one"
   for variant in plan.variants:
@@ -56,7 +56,7 @@ def _reasons(plan: Plan, kernels: Sequence[Kernel]) -> Iterator[str]:
         yield f"at size {size} its plan cannot be evaluated ({error})"
 
 
-def _fixed(plan: Plan, launch: Launch, kernel: Kernel) -> Iterator[str]:
+def _fixed(plan: Plan, launch: Launch, kernel: KernelRecord) -> Iterator[str]:
   """What does not depend on sizes."""
   source = kernel.source
   for what, planned, made in (
@@ -84,7 +84,7 @@ def _fixed(plan: Plan, launch: Launch, kernel: Kernel) -> Iterator[str]:
 
 
 def _sized(
-  plan: Plan, launches: Sequence[Launch], kernels: Sequence[Kernel], shapes: Sequence[Sequence[int]]
+  plan: Plan, launches: Sequence[Launch], kernels: Sequence[KernelRecord], shapes: Sequence[Sequence[int]]
 ) -> Iterator[str]:
   if any(e.left.eval(shapes) != e.right.eval(shapes) for e in plan.equal):
     return  # no run has these sizes

@@ -44,7 +44,7 @@ _UNREADABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelRecord:
   """A kernel of a bundle: its text, bytes of each tensor argument, and the image's SHA-256.
 
   The bytes are those of one element of every axis in ``arg_sizes``, which a launch counts.
@@ -66,7 +66,7 @@ class Kernel:
 class Regenerated:
   """The kernels of one plan, the NVRTC that compiled them, and the plan (kernel k is in image k)."""
 
-  kernels: tuple[Kernel, ...]
+  kernels: tuple[KernelRecord, ...]
   target: Target
   nvrtc: str
   plan: Plan
@@ -125,7 +125,7 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
       raise MirageError("SOURCE_MISMATCH", f"{where}: kernel {name}: {_differs(record)}")
   return Regenerated(
     tuple(
-      Kernel(
+      KernelRecord(
         source=s,
         arg_bytes=tuple(sizes[a] for a in s.args),
         image_sha256=image,

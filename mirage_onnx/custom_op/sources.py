@@ -9,7 +9,7 @@ from mirage_onnx.custom_op.derived_interface import check_interfaces
 from mirage_onnx.custom_op.model_nodes import CustomNode, Model, ModelFile
 from mirage_onnx.custom_op.plan import Plan, parse_plan
 from mirage_onnx.custom_op.plan_check import plan_differs
-from mirage_onnx.custom_op.provenance import Kernel, Regenerated, check_images, regenerate, sha256
+from mirage_onnx.custom_op.provenance import KernelRecord, Regenerated, check_images, regenerate, sha256
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
 
@@ -20,7 +20,7 @@ class PlanSources:
 
   where: str
   plan: Plan
-  kernels: tuple[tuple[Kernel, ...], ...]
+  kernels: tuple[tuple[KernelRecord, ...], ...]
   regenerated: Regenerated
 
 
@@ -111,9 +111,9 @@ def _read(node: CustomNode, bundle: Bundle) -> PlanSources:
     why = f"its kernels are for {made.target.name}, its domain is {node.domain}"
     raise MirageError("SOURCE_MISMATCH", f"{where}: {why}")
   known = {k.source.name: k for k in made.kernels}
-  table: list[tuple[Kernel, ...]] = []
+  table: list[tuple[KernelRecord, ...]] = []
   for variant in plan.variants:
-    row: list[Kernel] = []
+    row: list[KernelRecord] = []
     for launch in variant.launches:
       kernel = known.get(launch.kernel)
       if kernel is None:

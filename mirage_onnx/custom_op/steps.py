@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Step(StrEnum):
+class SessionStep(StrEnum):
   """What is about to be done. What follows in a step's name is a kind of input, or a node."""
 
   OPEN = "opening"
@@ -18,10 +18,10 @@ class Step(StrEnum):
 
 
 #: Told before each step, with the name of what it is about.
-Tell = Callable[[Step, str], None]
+Tell = Callable[[SessionStep, str], None]
 
 
-def tell_nobody(_step: Step, _name: str) -> None:
+def tell_nobody(_step: SessionStep, _name: str) -> None:
   """Of a comparison that runs in its caller's process."""
 
 

@@ -30,7 +30,7 @@ KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
   """A line of a kernel's text, from 1, and the op of its µGraph that the text says it is of."""
 
   line: int
@@ -104,7 +104,7 @@ def describe(
 
 
 @functools.lru_cache(1024)
-def find_place(library: Path, kernel: KernelSource, offset: int) -> Place | None:
+def find_place(library: Path, kernel: KernelSource, offset: int) -> SourceLine | None:
   """The line whose code ends at ``offset``, the innermost of the kernel's text itself."""
   command = ["addr2line", "--inlines", f"--exe={library}", hex(offset - 1)]
   try:
@@ -116,7 +116,7 @@ def find_place(library: Path, kernel: KernelSource, offset: int) -> Place | None
     file, _, number = frame.partition(" (")[0].rpartition(":")
     if Path(file).name == f"{kernel.name}.cu" and number.isdigit() and int(number) > 0:
       line = min(int(number), len(lines))
-      return Place(line, lines[line - 1].strip(), op_at(kernel, line))
+      return SourceLine(line, lines[line - 1].strip(), op_at(kernel, line))
   return None
 
 

@@ -26,7 +26,7 @@ from mirage_onnx.ir import (
 )
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 #: Elements of one block value over all blocks (float64) beyond which the grid is run in parts.
 MOST_ELEMENTS = 1 << 25
@@ -46,7 +46,7 @@ def run_on_host(
   values = {}
   for i in region.inputs:
     data = inputs[i.tensor.name].astype(np.float64)
-    values[i.name] = Named(data.reshape(1, *(extents[a] for a in i.axes)), i.axes)
+    values[i.name] = NamedArray(data.reshape(1, *(extents[a] for a in i.axes)), i.axes)
   tensors = {t.name: t for t in graph.tensors}
   with np.errstate(all="ignore"):  # what overflows is inf, as on a GPU
     for kernel, params in zip(graph.kernels, candidate.params, strict=True):
@@ -64,8 +64,8 @@ class _Launch:
   tensors: Mapping[str, KTensor]
 
   def run(
-    self, values: Mapping[str, Named], extents: Mapping[str, int], most_elements: int
-  ) -> dict[str, Named]:
+    self, values: Mapping[str, NamedArray], extents: Mapping[str, int], most_elements: int
+  ) -> dict[str, NamedArray]:
     """The tensors that the kernel saves."""
     dim = self._divisible() if self._elements(extents) > most_elements else None
     if dim is None:
@@ -87,7 +87,7 @@ class _Launch:
       size = min(step, extents[axis] - start)
       yield start, {**extents, axis: size, own: -(-size // tile)}
 
-  def _whole(self, values: Mapping[str, Named], extents: Mapping[str, int]) -> dict[str, Named]:
+  def _whole(self, values: Mapping[str, NamedArray], extents: Mapping[str, int]) -> dict[str, NamedArray]:
     kernel = self.kernel
     loaded = dict.fromkeys(o.tensor for o in kernel.loads)
     saved = dict.fromkeys(s.tensor for s in kernel.saves)
@@ -119,15 +119,15 @@ class _Launch:
     return None
 
 
-def _cut(x: Named, axis: str, start: int, size: int) -> Named:
+def _cut(x: NamedArray, axis: str, start: int, size: int) -> NamedArray:
   if axis not in x.axes:
     return x
   at = 1 + x.axes.index(axis)
-  return Named(x.data[(slice(None),) * at + (slice(start, start + size),)], x.axes)
+  return NamedArray(x.data[(slice(None),) * at + (slice(start, start + size),)], x.axes)
 
 
-def _join(parts: list[Named], names: set[str]) -> Named:
+def _join(parts: list[NamedArray], names: set[str]) -> NamedArray:
   """Pieces along the one of these axes that they have; without any they are all the same."""
   axes = parts[0].axes
   at = next((1 + i for i, a in enumerate(axes) if a in names), None)
-  return parts[0] if at is None else Named(np.concatenate([p.data for p in parts], at), axes)
+  return parts[0] if at is None else NamedArray(np.concatenate([p.data for p in parts], at), axes)

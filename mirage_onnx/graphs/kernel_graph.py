@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BUDGET_S = 300.0
 
 
-class KernelGraph(operations.KernelGraph):
+class KernelGraph(operations.ProgramBuilder):
   """A tensor program under construction, and its superoptimization."""
 
   def superoptimize(

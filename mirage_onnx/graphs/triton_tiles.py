@@ -21,7 +21,7 @@ LEAST_DOT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CutAxis:
   """An axis cut in one way: ``name`` of its index vector, ``size`` of the block, ``mask`` or ""."""
 
   name: str
@@ -54,10 +54,10 @@ class Tiles:
         raise RejectionError("TRITON_UNSUPPORTED", f"%{index} {op.op} has {count} elements in a block")
 
   @property
-  def pieces(self) -> tuple[Piece, ...]:
+  def pieces(self) -> tuple[CutAxis, ...]:
     return tuple(self._pieces.values())
 
-  def piece(self, index: int, axis: str) -> Piece:
+  def piece(self, index: int, axis: str) -> CutAxis:
     """How block value ``index`` has ``axis``."""
     return self._pieces[self.cuts[index][axis]]
 
@@ -105,7 +105,7 @@ class Tiles:
       while cuts and np.prod([self._sizes[c] for c in cuts]) < LEAST_DOT:
         self._sizes[cuts[0]] *= 2
 
-  def _piece(self, cut: AxisCut, number: int) -> Piece:
+  def _piece(self, cut: AxisCut, number: int) -> CutAxis:
     name, size = f"c{number}", self._sizes[cut]
     start, stop = self._range(cut)
     extent, full = self.extents[cut.axis], self._length(cut) == size
@@ -123,7 +123,7 @@ class Tiles:
     )
     if not full:
       lines.append(f"{name}_in = {name} < {stop}")
-    return Piece(name, size, "" if full else f"{name}_in", cut.loop, tuple(lines))
+    return CutAxis(name, size, "" if full else f"{name}_in", cut.loop, tuple(lines))
 
 
 def _power_of_two(least: int) -> int:

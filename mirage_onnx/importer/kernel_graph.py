@@ -73,7 +73,7 @@ class _Steps:
     return self.add(op, x, shape=shape, dtype=_dtype(x), attr=tuple(axes))
 
 
-class KernelGraph:
+class ProgramBuilder:
   """A program under construction; every method adds one node and returns its result.
 
   Raises:

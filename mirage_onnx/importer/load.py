@@ -80,14 +80,14 @@ class LoadedModel:
     return read_tensor(tensor, self.base_dir)
 
   @property
-  def known(self) -> "Known":
+  def known(self) -> "PickledModel":
     """What another process need not find out again."""
     folded = {k: t.SerializeToString() for k, t in self.folded.items()}
-    return Known(self.base_dir, self.opset, self.order, self.node_names, dict(self.tensors), folded)
+    return PickledModel(self.base_dir, self.opset, self.order, self.node_names, dict(self.tensors), folded)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PickledModel:
   """A ``LoadedModel`` without its protos, to be pickled; ``folded`` as bytes."""
 
   base_dir: Path | None

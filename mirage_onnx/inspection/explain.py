@@ -12,7 +12,7 @@ from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.inspection.growth import Border, borders
 from mirage_onnx.inspection.survey import Offer, Survey
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.pipeline import Options
 from mirage_onnx.searching import search_region
 from mirage_onnx.superopt.result import SearchResult
@@ -38,7 +38,7 @@ class Explanation:
   """
 
   offer: Offer
-  instance: Candidate
+  instance: RegionCandidate
   borders: tuple[Border, ...]
   result: SearchResult
   refused: tuple[Rejection, ...]
@@ -66,7 +66,7 @@ class Explanation:
     return Counter((r.code, r.reason) for r in self.result.report.refused)
 
 
-def find_instance(survey: Survey, name: str) -> tuple[Offer, Candidate]:
+def find_instance(survey: Survey, name: str) -> tuple[Offer, RegionCandidate]:
   """The region of this key (or of the only key that begins so), or the one of this node.
 
   A node may be in many candidates: that in the partition is meant, else that with the most gain.

@@ -12,7 +12,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.inspection.survey import Survey
 from mirage_onnx.inspection.work import REDUCING
 from mirage_onnx.ir.program import Node
-from mirage_onnx.match.candidates import Candidate, candidate
+from mirage_onnx.match.candidates import RegionCandidate, candidate
 from mirage_onnx.match.cuts import Limits
 from mirage_onnx.match.repeated import RegionMaker
 
@@ -30,7 +30,7 @@ class Border:
   rejection: Rejection
 
 
-def borders(survey: Survey, instance: Candidate, limits: Limits | None = None) -> list[Border]:
+def borders(survey: Survey, instance: RegionCandidate, limits: Limits | None = None) -> list[Border]:
   """Every neighbour of ``instance``: of its inputs that are no weights, then of its outputs."""
   growth = _Growth(survey, instance, limits or Limits())
   program = survey.program
@@ -59,7 +59,7 @@ def _graph_border(tensor: str, kind: str) -> Rejection:
 @dataclass(frozen=True)
 class _Growth:
   survey: Survey
-  instance: Candidate
+  instance: RegionCandidate
   limits: Limits
 
   @cached_property

@@ -18,7 +18,7 @@ from mirage_onnx.ir.program import Node
 _FOLDED = "its value is known before a run: it is a constant of the nodes that read it"
 
 
-class Place(StrEnum):
+class NodePlace(StrEnum):
   """Where a node is: in regions that are offered, in none, known before a run, or in a subgraph."""
 
   REGION = "region"
@@ -36,7 +36,7 @@ class NodeAnswer:
 
   name: str
   op: str
-  place: Place
+  place: NodePlace
   ort_us: float | None = None
   inputs: tuple[Tensor, ...] = ()
   outputs: tuple[Tensor, ...] = ()
@@ -53,11 +53,11 @@ def answer_node(loaded: LoadedModel, survey: Survey, name: str) -> NodeAnswer | 
     return _of_program(survey, node)
   for label, proto in zip(loaded.node_names, loaded.proto.graph.node, strict=True):
     if proto.output and (name == label or name in proto.output):
-      return NodeAnswer(label, proto.op_type, Place.CONSTANT, says=_FOLDED)
+      return NodeAnswer(label, proto.op_type, NodePlace.CONSTANT, says=_FOLDED)
   for outer, proto in _nested(loaded.given):
     if proto.name and name == proto.name:
       why = f"it is inside of {outer}"
-      return NodeAnswer(name, proto.op_type, Place.NESTED, rejection=Rejection("SUBGRAPH", why, (name,)))
+      return NodeAnswer(name, proto.op_type, NodePlace.NESTED, rejection=Rejection("SUBGRAPH", why, (name,)))
   return None
 
 
@@ -68,11 +68,11 @@ def _of_program(survey: Survey, node: Node) -> NodeAnswer:
   )
   us = survey.node_us.get(node.name)
   if any(node.name in c.nodes for c in survey.matches.candidates):
-    return NodeAnswer(node.name, node.op_type, Place.REGION, us, inputs, outputs)
+    return NodeAnswer(node.name, node.op_type, NodePlace.REGION, us, inputs, outputs)
   given = next((r for r in survey.matches.rejections if node.name in r.nodes), None)
   # What no rule refuses by itself was left out where better cones were kept.
   why = given or Rejection("CUT_PRUNED", "no cone of nodes with this one was worth keeping", (node.name,))
-  return NodeAnswer(node.name, node.op_type, Place.ALONE, us, inputs, outputs, why)
+  return NodeAnswer(node.name, node.op_type, NodePlace.ALONE, us, inputs, outputs, why)
 
 
 def _nested(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:

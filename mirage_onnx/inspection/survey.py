@@ -14,7 +14,7 @@ from math import fsum
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.inspection.work import Flops, Work, count_flops, region_work, tensor_bytes
 from mirage_onnx.ir import Program, Region
-from mirage_onnx.match.candidates import Candidate, Matches, find_candidates
+from mirage_onnx.match.candidates import Matches, RegionCandidate, find_candidates
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target
@@ -45,8 +45,8 @@ class Offer:
   without a known time, which are in neither.
   """
 
-  instances: tuple[Candidate, ...]
-  chosen: tuple[Candidate, ...]
+  instances: tuple[RegionCandidate, ...]
+  chosen: tuple[RegionCandidate, ...]
   work: Work
   floor_us: float
   ort_us: float
@@ -101,7 +101,7 @@ class Survey:
     return {n.name: n.op_type for n in self.program.nodes}
 
   @cached_property
-  def chosen(self) -> tuple[Candidate, ...]:
+  def chosen(self) -> tuple[RegionCandidate, ...]:
     return tuple(c for o in self.offers.values() for c in o.chosen)
 
   @cached_property

@@ -46,7 +46,7 @@ DARK = """
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PictureFacts:
   """What is known of a µGraph beside it: extents of axes, and the model's names of its tensors."""
 
   extents: Mapping[str, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def to_svg(
   ``params``: their numbers, for the titles; ``extents``: of the axes; ``names``: tensor of the µGraph ->
   what the model calls it. ``in_page``: without what the page has once for all drawings, style and legend.
   """
-  known = Known(extents or {}, names or {})
+  known = PictureFacts(extents or {}, names or {})
   parts: list[str] = []
   top, right = MARGIN, 0.0
   for i, kernel in enumerate(graph.kernels):
@@ -110,7 +110,7 @@ def legend(graph: UGraph) -> list[Level]:
 
 
 def _kernel(
-  kernel: Kernel, tensors: Sequence[KTensor], params: KernelParams | None, known: Known, top: float
+  kernel: Kernel, tensors: Sequence[KTensor], params: KernelParams | None, known: PictureFacts, top: float
 ) -> tuple[list[str], float, float]:
   """Its lines, and where it ends on the right and below."""
   layers = placed(_boxes(kernel, tensors, known))
@@ -145,7 +145,7 @@ def _kernel(
   return out, right, y
 
 
-def _titles(kernel: Kernel, params: KernelParams | None, known: Known) -> Iterator[str]:
+def _titles(kernel: Kernel, params: KernelParams | None, known: PictureFacts) -> Iterator[str]:
   """What the grid, the cluster and the loop walk; then the numbers."""
   grid = " × ".join(kernel.grid) or "-"
   yield f"{kernel.name}: grid {grid}, cluster {kernel.cluster or '-'}, loop {kernel.loop or '-'}"
@@ -161,7 +161,7 @@ def _titles(kernel: Kernel, params: KernelParams | None, known: Known) -> Iterat
     )
 
 
-def _boxes(kernel: Kernel, tensors: Sequence[KTensor], known: Known) -> list[Box]:
+def _boxes(kernel: Kernel, tensors: Sequence[KTensor], known: PictureFacts) -> list[Box]:
   """A box per heavy value and save, after what it is computed from, numbered as the canonical text is."""
   terms, heavies = block_terms(kernel)
   place = {x.name: n for n, x in enumerate(tensors)}
@@ -220,7 +220,7 @@ def _wrapped(text: str) -> tuple[str, ...]:
   return tuple(lines)
 
 
-def _axes(graph: UGraph, known: Known) -> list[str]:
+def _axes(graph: UGraph, known: PictureFacts) -> list[str]:
   """How long the axes of its tensors are, some in a line."""
   used = dict.fromkeys(a for t in graph.tensors for a in t.axes if a in known.extents)
   texts = [f"{a} = {known.extents[a]}" for a in sorted(used)]

@@ -1,4 +1,4 @@
-"""Named axes: from positional steps to terms.
+"""NamedSteps axes: from positional steps to terms.
 
 A union-find over (tensor, dimension) joins the dimensions that a step ties together (elementwise
 operands, the two sides of a contraction); where no reshape regroups them, a class of dimensions is
@@ -29,7 +29,7 @@ Dims = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedSteps:
   """Steps over named axes; axis names are arbitrary here (``canonical.py`` renames them)."""
 
   axes: Mapping[str, Dims]
@@ -134,7 +134,7 @@ def _exponent(c: Operand) -> Fraction:
 
 def name_axes(
   steps: tuple[Step, ...], inputs: Mapping[str, Shape], constants: Mapping[str, Constant]
-) -> Named:
+) -> NamedSteps:
   """Axes and terms of ``steps``; ``inputs`` are the shapes of the tensors they read.
 
   Raises:
@@ -177,7 +177,7 @@ def name_axes(
     if len(made.args) > MOST_ARGUMENTS:  # what is multiplied with itself again and again has 2**n factors
       name = s.output.name
       raise RejectionError("CONE_LIMIT", f"{name} is of more than {MOST_ARGUMENTS} factors", (name,))
-  return Named(axes, extents, terms)
+  return NamedSteps(axes, extents, terms)
 
 
 def _term(

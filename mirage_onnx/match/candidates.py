@@ -1,4 +1,4 @@
-"""Candidate regions: the cones of ``cuts``, with what each yields, in canonical form."""
+"""RegionCandidate regions: the cones of ``cuts``, with what each yields, in canonical form."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ LEAST_WORK, WORK_PER_NODE = 10_000, 48
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RegionCandidate:
   """A possible region: canonical form and what of the program it covers."""
 
   region: Region
@@ -32,7 +32,7 @@ class Candidate:
 class Matches:
   """All candidates, and for every node that is in none the reason."""
 
-  candidates: tuple[Candidate, ...]
+  candidates: tuple[RegionCandidate, ...]
   rejections: tuple[Rejection, ...]
 
 
@@ -47,7 +47,7 @@ def find_candidates(
   graph = Graph(program, runtime=bounds.runtime)
   borders = Borders(graph)
   cuts, maker = find_cuts(borders, bounds), RegionMaker(program, sizes)
-  candidates: dict[tuple[frozenset[str], frozenset[str]], Candidate] = {}
+  candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}
   failures: dict[str, Rejection] = {}
   leaves = {x for options in cuts.values() for cut in options for x in cut.leaves}
 
@@ -66,7 +66,7 @@ def find_candidates(
         if _again(graph, cut, outputs) > bounds.again:
           continue
         made = candidate(maker, cut.nodes, outputs)
-        if isinstance(made, Candidate):
+        if isinstance(made, RegionCandidate):
           candidates[key] = made
           found = cut.nodes
         else:
@@ -163,9 +163,11 @@ def _again(graph: Graph, cut: Cut, outputs: frozenset[str]) -> int:
   return max(found[o] for o in outputs)
 
 
-def candidate(maker: RegionMaker, nodes: frozenset[str], outputs: frozenset[str]) -> Candidate | Rejection:
+def candidate(
+  maker: RegionMaker, nodes: frozenset[str], outputs: frozenset[str]
+) -> RegionCandidate | Rejection:
   """The region of these nodes that yields these of their outputs, or why there is none."""
   try:
-    return Candidate(maker.make(nodes, outputs), nodes, outputs)
+    return RegionCandidate(maker.make(nodes, outputs), nodes, outputs)
   except Exception as error:
     return refusal(error, "match", tuple(sorted(nodes)))

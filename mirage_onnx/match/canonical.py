@@ -13,7 +13,7 @@ from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.factors import groups
 from mirage_onnx.ir.term import COMMUTATIVE, INPUT, Term, substitute
-from mirage_onnx.match.axes import Named, name_axes
+from mirage_onnx.match.axes import NamedSteps, name_axes
 from mirage_onnx.match.colours import bound, colours, digest
 from mirage_onnx.match.guards import without_guards
 from mirage_onnx.match.joined_axes import join_axes, places_in_memory
@@ -74,7 +74,7 @@ def make_region(
 
 
 def _check_repeated(
-  program: Program, named: Named, inputs: tuple[str, ...], outputs: tuple[str, ...]
+  program: Program, named: NamedSteps, inputs: tuple[str, ...], outputs: tuple[str, ...]
 ) -> None:
   """Refuse what an ``expand`` repeats unless another tensor varies over it: no kernel copies.
 
@@ -113,7 +113,7 @@ def _rename(
   nodes: tuple[str, ...],
   found: Viewed,
   constants: Mapping[str, Constant],
-  named: Named,
+  named: NamedSteps,
 ) -> Region:
   inputs, outputs = tuple(found.inputs), tuple(found.outputs)
   tensors = {**found.inputs, **found.outputs}

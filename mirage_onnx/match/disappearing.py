@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 
 
-def disappearing(program: Program, chosen: Sequence[Candidate]) -> frozenset[str]:
+def disappearing(program: Program, chosen: Sequence[RegionCandidate]) -> frozenset[str]:
   """The nodes that nobody needs where ``chosen`` are replaced.
 
   A covered node stays if its value is not yielded by a region and somebody still reads it.
@@ -23,7 +23,9 @@ def disappearing(program: Program, chosen: Sequence[Candidate]) -> frozenset[str
   return frozenset(gone)
 
 
-def shares(program: Program, chosen: Sequence[Candidate], node_us: Mapping[str, float]) -> dict[str, float]:
+def shares(
+  program: Program, chosen: Sequence[RegionCandidate], node_us: Mapping[str, float]
+) -> dict[str, float]:
   """Node that disappears -> its time, divided by the number of regions that compute it."""
   owners = Counter(n for c in chosen for n in c.nodes)
   return {n: node_us.get(n, 0.0) / owners[n] for n in disappearing(program, chosen)}

@@ -6,7 +6,7 @@ from math import prod
 
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import EXTENT, REDUCTIONS, substitute, walk
-from mirage_onnx.match.axes import Dims, Named
+from mirage_onnx.match.axes import Dims, NamedSteps
 from mirage_onnx.match.views import Viewed
 
 #: Elements of the longest row that one block holds.
@@ -39,7 +39,7 @@ def _row(dims: Dims, places: tuple[int, ...]) -> tuple[str, ...]:
   return tuple(found)
 
 
-def join_axes(named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]) -> Named:
+def join_axes(named: NamedSteps, places: Mapping[str, tuple[int, ...]], runtime: Set[str]) -> NamedSteps:
   """Join axes that every input, output and reduction has side by side, in this order.
 
   One that is joined with one in ``runtime``, which a run counts, is counted by it too.
@@ -59,12 +59,12 @@ def join_axes(named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[
     fresh = {i: t.input_(i, (a for d in axes[i] for a in d)) for i in places}
     names = list(named.terms)
     terms = substitute(named.terms.values(), fresh, {first: second})
-    named = Named(axes, extents, dict(zip(names, terms, strict=True)))
+    named = NamedSteps(axes, extents, dict(zip(names, terms, strict=True)))
     runtime = runtime - {first} | ({second} if runtime & set(pair) else set())
 
 
 def _mergeable(
-  named: Named, places: Mapping[str, tuple[int, ...]], runtime: Set[str]
+  named: NamedSteps, places: Mapping[str, tuple[int, ...]], runtime: Set[str]
 ) -> tuple[str, str] | None:
   rows = [_row(named.axes[x], own) for x, own in places.items()]
   reduced = [
@@ -90,7 +90,9 @@ def _mergeable(
   return None
 
 
-def _is_short_row(named: Named, pair: tuple[str, str], reduced: list[set[str]], runtime: Set[str]) -> bool:
+def _is_short_row(
+  named: NamedSteps, pair: tuple[str, str], reduced: list[set[str]], runtime: Set[str]
+) -> bool:
   """Whether the last two axes are better one: both are reduced, and neither is one for the grid."""
   size = prod(named.extents[a] for a in pair)
   return any(pair[0] in s for s in reduced) and runtime.isdisjoint(pair) and size <= ROW

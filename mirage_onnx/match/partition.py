@@ -28,7 +28,7 @@ from math import fsum, inf
 import numpy as np
 
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.disappearing import disappearing
 
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and
@@ -42,7 +42,7 @@ WHOLE, WINDOW = 1000, 200
 
 def choose(
   program: Program,
-  candidates: Sequence[Candidate],
+  candidates: Sequence[RegionCandidate],
   times_us: Sequence[float],
   node_us: Mapping[str, float],
   alone: Mapping[str, tuple[str, float]] | None = None,
@@ -75,7 +75,7 @@ class _Problem:
   def __init__(
     self,
     program: Program,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[RegionCandidate],
     times_us: Sequence[float],
     node_us: Mapping[str, float],
     alone: Mapping[str, tuple[str, float]],

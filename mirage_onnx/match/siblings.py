@@ -10,14 +10,14 @@ from graphlib import CycleError, TopologicalSorter
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Program
-from mirage_onnx.match.candidates import Candidate, candidate
+from mirage_onnx.match.candidates import RegionCandidate, candidate
 from mirage_onnx.match.repeated import RegionMaker
 
 #: Most regions of a group.
 MOST = 4
 
 
-def siblings(program: Program, chosen: Sequence[Candidate]) -> tuple[tuple[int, ...], ...]:
+def siblings(program: Program, chosen: Sequence[RegionCandidate]) -> tuple[tuple[int, ...], ...]:
   """Groups of two and more of ``chosen``, by their places.
 
   Nobody in a group needs what another one yields, directly or by way of nodes or other groups.
@@ -39,14 +39,14 @@ def siblings(program: Program, chosen: Sequence[Candidate]) -> tuple[tuple[int, 
   return tuple(tuple(g) for g in groups if len(g) > 1)
 
 
-def join(maker: RegionMaker, parts: Sequence[Candidate]) -> Candidate | Rejection:
+def join(maker: RegionMaker, parts: Sequence[RegionCandidate]) -> RegionCandidate | Rejection:
   """The region that yields all that ``parts`` yield."""
   covered = frozenset[str]().union(*(p.nodes for p in parts))
   yielded = frozenset[str]().union(*(p.outputs for p in parts))
   return candidate(maker, covered, yielded)
 
 
-def _needed(program: Program, chosen: Sequence[Candidate]) -> list[set[int]]:
+def _needed(program: Program, chosen: Sequence[RegionCandidate]) -> list[set[int]]:
   """Which of ``chosen`` each of them needs, directly or by way of others or nodes.
 
   A node counts whether or not it disappears. Empty if some need each other in a circle.

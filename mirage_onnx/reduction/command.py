@@ -19,7 +19,7 @@ SLOWER, LATER_S = 4.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
   """How a run ended; ``code`` is None where it was ended for its time."""
 
   code: int | None
@@ -40,7 +40,7 @@ class Command:
         "OPTION_INVALID", f"the command has no {PLACE} where the path of the model is to stand"
       )
 
-  def run(self, model: str, timeout_s: float | None = None) -> Outcome:
+  def run(self, model: str, timeout_s: float | None = None) -> CommandOutcome:
     """Run it, with no input and no terminal.
 
     Raises:
@@ -70,9 +70,9 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
           os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-    return Outcome(code, said.decode("utf-8", "replace"), time.monotonic() - start)
+    return CommandOutcome(code, said.decode("utf-8", "replace"), time.monotonic() - start)
 
-  def first(self, model: str) -> Outcome:
+  def first(self, model: str) -> CommandOutcome:
     """Run it on the whole model, on which it must fail.
 
     Raises:
@@ -87,13 +87,13 @@ class Command:
       raise MirageError("NOT_FAILING", "the command ends with exit code 0 for the whole model")
     return found
 
-  def fails_as(self, first: Outcome, model: str) -> bool:
+  def fails_as(self, first: CommandOutcome, model: str) -> bool:
     """Whether it fails on ``model`` as it did at first."""
     found = self.run(model, SLOWER * first.seconds + LATER_S)
     return found.code == first.code and self.match in found.text
 
 
-def _end(found: Outcome) -> str:
+def _end(found: CommandOutcome) -> str:
   last = next((line for line in reversed(found.text.splitlines()) if line.strip()), "nothing")
   return f"it ended with exit code {found.code} and {last.strip()[:120]!r}"
 

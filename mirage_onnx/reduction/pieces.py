@@ -10,7 +10,7 @@ from onnx import helper
 from mirage_onnx.importer.graph import nodes_of, reads
 
 
-class Pieces:
+class ModelParts:
   """The parts of one model; ``model`` holds all its weights.
 
   Types of values that a part reads or yields are those that the model states, or that onnx infers.

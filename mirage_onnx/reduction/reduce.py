@@ -20,8 +20,8 @@ from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import check_stored, stored_tensors
 from mirage_onnx.importer.graph import reads
-from mirage_onnx.reduction.command import Command, Outcome
-from mirage_onnx.reduction.pieces import Pieces
+from mirage_onnx.reduction.command import Command, CommandOutcome
+from mirage_onnx.reduction.pieces import ModelParts
 from mirage_onnx.reduction.shrink import shrink
 
 #: Weights of more bytes together are written to a file beside each candidate.
@@ -31,7 +31,7 @@ LARGE_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReductionStep:
   """How far a reduction is: what it looks at, the nodes of the smallest model so far, and the runs."""
 
   stage: str
@@ -69,7 +69,7 @@ def reduce_model(
   *,
   budget_s: float = float("inf"),
   stop: Callable[[], bool] = lambda: False,
-  tell: Callable[[Step], None] = lambda step: None,
+  tell: Callable[[ReductionStep], None] = lambda step: None,
 ) -> Reduced:
   """The smallest model that is found; ``path`` stays as it is.
 
@@ -90,7 +90,7 @@ class _Run:
     command: Command,
     budget_s: float,
     stop: Callable[[], bool],
-    tell: Callable[[Step], None],
+    tell: Callable[[ReductionStep], None],
   ) -> None:
     self._whole = _loaded(path)
     self._path, self._command, self._stop, self._tell = path, command, stop, tell
@@ -98,11 +98,11 @@ class _Run:
     self._end = self._start + budget_s
     self._runs = 0
     self._stage = ""
-    self._pieces = Pieces(self._whole)
+    self._pieces = ModelParts(self._whole)
     self._best = self._whole
     self._folder = Path(tempfile.mkdtemp(prefix="mirage-reduce-"))
     self._must_check = _is_valid(self._whole, path)
-    self._first: Outcome | None = None
+    self._first: CommandOutcome | None = None
 
   def close(self) -> None:
     shutil.rmtree(self._folder, ignore_errors=True)
@@ -172,7 +172,7 @@ class _Run:
     if failed:
       self._best = model
     self._tell(
-      Step(
+      ReductionStep(
         self._stage, len(self._whole.graph.node), len(self._best.graph.node), self._runs,
         time.monotonic() - self._start,
       )

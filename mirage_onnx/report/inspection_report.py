@@ -8,7 +8,7 @@ from mirage_onnx.inspection.dot import to_dot
 from mirage_onnx.inspection.node_answer import NodeAnswer
 from mirage_onnx.inspection.svg import to_svg
 from mirage_onnx.ir import Candidate, RegionTensor, Tensor, print_ugraph
-from mirage_onnx.match.candidates import Candidate as Instance
+from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.remedies import link, remedy
 from mirage_onnx.report.inspection import (
   AskedReport,

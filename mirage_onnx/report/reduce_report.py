@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from mirage_onnx.reduction import Reduced, Step
+from mirage_onnx.reduction import Reduced, ReductionStep
 from mirage_onnx.report.struct import SCHEMA, Struct
 
 
@@ -34,7 +34,7 @@ def reduce_report(found: Reduced, source: str, output: str) -> ReduceReport:
   )  # fmt: skip
 
 
-def step_line(step: Step) -> str:
+def step_line(step: ReductionStep) -> str:
   """How far a reduction is, in one line."""
   return (
     f"reduce: {step.nodes_before} → {step.nodes} nodes; {step.stage}; {step.runs} runs, {step.seconds:.0f} s"

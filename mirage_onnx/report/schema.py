@@ -43,7 +43,7 @@ class Search(Struct, frozen=True):
   stop: str | None
 
 
-class Proof(Struct, frozen=True):
+class ProofSummary(Struct, frozen=True):
   """Random tests in finite fields: number of draws, bound of the false-accept probability."""
 
   draws: int | None
@@ -79,7 +79,7 @@ class RegionReport(Struct, frozen=True):
   measured_us: float | None
   baseline_us: float | None
   search: Search | None
-  proof: Proof | None
+  proof: ProofSummary | None
   reason_text: str | None = None
   sizes: list[SizeReport] = msgspec.field(default_factory=list)
   unknown_nodes: int = 0

@@ -17,7 +17,7 @@ from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
 from mirage_onnx.superopt.choices import Choice, Place
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import COPY, PARTS, EGraph, part_of
-from mirage_onnx.superopt.roles import Roles
+from mirage_onnx.superopt.roles import KernelRoles
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.thread import Laid, lay_out
 
@@ -27,7 +27,7 @@ _POWERS = {e: op for op, e in EXPONENTS.items()}
 @dataclass(slots=True)
 class _Builder:
   g: EGraph
-  roles: Roles
+  roles: KernelRoles
   tensors: Mapping[int, KTensor]
   clusters: bool
   tiled: bool
@@ -196,7 +196,7 @@ def build_kernel(
   g: EGraph,
   name: str,
   targets: tuple[tuple[int, KTensor], ...],
-  roles: Roles,
+  roles: KernelRoles,
   derivation: Derivation,
   tensors: Mapping[int, KTensor],
   *,

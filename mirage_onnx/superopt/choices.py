@@ -17,7 +17,7 @@ from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.axioms import groupings
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.egraph import HEAVY, PARTS, RUN, SCALED, EGraph, ENode, part_of
-from mirage_onnx.superopt.roles import Roles, unplaceable
+from mirage_onnx.superopt.roles import KernelRoles, unplaceable
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.tiled_block import BASE_REGISTERS
 from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
@@ -90,7 +90,7 @@ class RoleSetting:
   """
 
   g: EGraph
-  roles: Roles
+  roles: KernelRoles
   space: Space
   inputs: frozenset[int]
   reads: frozenset[int]

@@ -13,13 +13,13 @@ from math import inf
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.chains import Chains
 from mirage_onnx.superopt.choices import Choice, Place, RoleSetting
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 
 Derivation = Mapping[Place, Choice]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SearchStep:
   """One step of the search: a heavy choice with the elementwise chains that feed it.
 
   ``needs``: the heavy places of these chains, ``work``: of the chains.
@@ -34,30 +34,30 @@ class Step:
 class Steps:
   """The steps that give a place its value; found once for each place of a setting."""
 
-  def __init__(self, setting: RoleSetting, goal: tuple[Place, ...], bound: Bound) -> None:
+  def __init__(self, setting: RoleSetting, goal: tuple[Place, ...], bound: SearchBound) -> None:
     self.setting, self.goal, self.bound = setting, goal, bound
     self.chains = Chains(setting, kept=bound.chains, parts=bound.parts)
-    self._known: dict[Place, tuple[Step, ...]] = {}
+    self._known: dict[Place, tuple[SearchStep, ...]] = {}
 
-  def first(self) -> tuple[Step, ...]:
+  def first(self) -> tuple[SearchStep, ...]:
     """The chains that feed the targets."""
     return tuple(self._fed(None, self.goal))
 
-  def at(self, place: Place) -> tuple[Step, ...]:
+  def at(self, place: Place) -> tuple[SearchStep, ...]:
     """The steps of a heavy place, in a canonical order.
 
     Of steps of one kind over the same axes with the same needs, those with the least
     elementwise work stay: factors of a contraction go to the operand where they cost least.
     """
     if place not in self._known:
-      found: dict[tuple[object, ...], list[Step]] = {}
+      found: dict[tuple[object, ...], list[SearchStep]] = {}
       for choice in self.setting.heavy(place):
         if choice.kind == "read" and place in self.goal:
           continue  # A target is computed here.
         for step in self._fed(choice, choice.needs):
           key = (choice.kind, choice.axis, choice.node.attr, step.needs)
           found.setdefault(key, []).append(step)
-      kept: list[Step] = []
+      kept: list[SearchStep] = []
       for own in found.values():
         own.sort(key=lambda s: s.work)
         if self.bound.groupings is not None and len(own) > self.bound.groupings:
@@ -67,7 +67,7 @@ class Steps:
       self._known[place] = tuple(kept)
     return self._known[place]
 
-  def _fed(self, choice: Choice | None, places: tuple[Place, ...]) -> Iterator[Step]:
+  def _fed(self, choice: Choice | None, places: tuple[Place, ...]) -> Iterator[SearchStep]:
     """Every way to feed ``places`` by chains."""
     for chains in product(*(self.chains.at(p) for p in places)):
       picked: dict[Place, Choice] = {}
@@ -75,13 +75,13 @@ class Steps:
         for p, c in chain.choices:
           picked.setdefault(p, c)
       needs = frozenset(n for chain in chains for n in chain.needs)
-      yield Step(choice, tuple(picked.items()), needs, sum(chain.ops for chain in chains))
+      yield SearchStep(choice, tuple(picked.items()), needs, sum(chain.ops for chain in chains))
 
 
 def derivations(
   setting: RoleSetting,
   targets: tuple[int, ...],
-  bound: Bound,
+  bound: SearchBound,
   floor_us: Callable[[frozenset[int], frozenset[int]], float] = lambda reads, loads: 0.0,
   most_us: float = inf,
 ) -> Iterator[Derivation]:

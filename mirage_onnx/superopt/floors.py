@@ -15,7 +15,7 @@ from mirage_onnx.superopt.choices import Place
 from mirage_onnx.superopt.cost import LATENCY_US, MMA_SHARE
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import COPY, is_part, reachable
-from mirage_onnx.superopt.roles import Roles
+from mirage_onnx.superopt.roles import KernelRoles
 from mirage_onnx.superopt.saturated import Saturated
 from mirage_onnx.superopt.tiled_block import REDUCE_OPERATIONS, SPECIAL
 from mirage_onnx.superopt.tiled_cost import SPECIALS
@@ -36,7 +36,7 @@ class Floors:
     #: Class, whether as an input -> bytes of its tensor.
     self._known_bytes: dict[tuple[int, bool], int] = {}
 
-  def kernel_us(self, classes: tuple[int, ...], roles: Roles, derivation: Derivation) -> float:
+  def kernel_us(self, classes: tuple[int, ...], roles: KernelRoles, derivation: Derivation) -> float:
     """Any kernel of this derivation: it moves its tensors and does its contractions."""
     region = self._region
     loads = {c for (c, _), choice in derivation.items() if choice.kind in ("load", "read")}
@@ -49,7 +49,7 @@ class Floors:
         flops += 2 * prod(region.extents[a] for a in axes)
     return self._us(moved, flops, self._busy(roles))
 
-  def lane_us(self, roles: Roles, derivation: Derivation) -> float:
+  def lane_us(self, roles: KernelRoles, derivation: Derivation) -> float:
     """Any kernel of this derivation: its elementwise work and reductions, if it is tiled.
 
     0 where a streaming or row kernel may compute the same.
@@ -79,7 +79,7 @@ class Floors:
     extents = self._region.extents
     return prod(extents[a] for a in self._region.graph.axes(place[0]) if not is_part(a))
 
-  def _is_tiled(self, roles: Roles, derivation: Derivation) -> bool:
+  def _is_tiled(self, roles: KernelRoles, derivation: Derivation) -> bool:
     """Whether no streaming and no row kernel has these values (``thread.py``)."""
     axes_of = self._region.graph.axes
     if roles.loop is None:
@@ -91,7 +91,7 @@ class Floors:
       for (c, phase), choice in derivation.items()
     )
 
-  def _busy(self, roles: Roles) -> float:
+  def _busy(self, roles: KernelRoles) -> float:
     """The share of the multiprocessors that the most blocks of a grid can fill."""
     target, extents = self._target, self._region.extents
     blocks = prod(ceil(extents[a] / PART_TILE) if a in roles.parts else extents[a] for a in roles.grid)

@@ -8,7 +8,7 @@ from mirage_onnx.events import Emit, silent
 from mirage_onnx.superopt.result import Stop
 
 
-class Store(Protocol):
+class UnitStore(Protocol):
   """Where the results of units are kept: a ``Journal``, or one in another process."""
 
   def key(self, region_text: str, unit: str) -> str:
@@ -47,6 +47,6 @@ class Hooks:
   units found there are not searched again. None of them can change a result, only cut it short.
   """
 
-  store: Store = field(default_factory=NoStore)
+  store: UnitStore = field(default_factory=NoStore)
   stop: Callable[[], Stop | None] = never
   emit: Emit = silent

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from mirage_onnx.superopt.choices import Counts
-from mirage_onnx.superopt.hooks import Store
+from mirage_onnx.superopt.hooks import UnitStore
 from mirage_onnx.superopt.outlines import Reads
 from mirage_onnx.superopt.unit_record import BuiltRecord, UnitRecord, decode_unit, encode_unit
 from mirage_onnx.superopt.units import Built, UnitResult, Units
@@ -16,7 +16,7 @@ class KeptUnits:
   (a test holds that), and everything it depends on is part of the key.
   """
 
-  def __init__(self, units: Units, store: Store) -> None:
+  def __init__(self, units: Units, store: UnitStore) -> None:
     self._units, self._store = units, store
     self._region_text = units.region.text
     #: Whether any result was the store's: what makes no sense later may be its.

@@ -11,10 +11,10 @@ from math import inf
 
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.derive import Derivation
-from mirage_onnx.superopt.roles import Roles
+from mirage_onnx.superopt.roles import KernelRoles
 
 Reads = tuple[int, ...]
-Derivations = tuple[tuple[Roles, Derivation], ...]
+Derivations = tuple[tuple[KernelRoles, Derivation], ...]
 
 #: The first depth has what costs this share more than the least; each further one twice as much
 #: more than the least that the one before it has not.
@@ -44,7 +44,7 @@ class Outline:
 class Depth:
   """A part of an outline: derivations under ``roles`` by what is made and read in ``most_us``."""
 
-  roles: Roles
+  roles: KernelRoles
   most_us: float = inf
 
 

@@ -37,7 +37,7 @@ ROLES = ("input", "weight", "rows", "temp", "output")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class KernelPlan:
   """Kernels, the last one first, with the classes each one computes."""
 
   cost_us: float
@@ -52,7 +52,7 @@ class _Open:
   this ``depth``), or also what it ``reads``.
   """
 
-  plan: Plan
+  plan: KernelPlan
   missing: frozenset[int]
   group: tuple[int, ...] = ()
   depth: int = 0
@@ -91,7 +91,7 @@ class Plans:
     self._ran, self.found = 0, False
     self.blame = Blame(units.original, units.exponentials)
 
-  def cheapest_first(self) -> Iterator[tuple[Plan, bool]]:
+  def cheapest_first(self) -> Iterator[tuple[KernelPlan, bool]]:
     """All plans within the bound of kernels, in the order of their cost.
 
     The second: whether it comes before its turn; such a plan comes again.
@@ -114,9 +114,9 @@ class Plans:
           if self.found:
             break
 
-  def _walk(self, walk: _Walk, start: frozenset[int]) -> Iterator[Plan | None]:
+  def _walk(self, walk: _Walk, start: frozenset[int]) -> Iterator[KernelPlan | None]:
     """The plans, and None after every other step."""
-    walk.push(0.0, _Open(Plan(0.0), start))
+    walk.push(0.0, _Open(KernelPlan(0.0), start))
     while walk.heap:
       *_, node = heapq.heappop(walk.heap)
       if reason := self.blame.reason(b for _, b in node.plan.kernels):
@@ -193,7 +193,7 @@ class Plans:
       opened.add(node.reads)
     rest = (node.missing - set(node.group)) | set(node.reads)
     for b in kernels:
-      plan = Plan(node.plan.cost_us + b.cost_us, (*node.plan.kernels, (node.group, b)))
+      plan = KernelPlan(node.plan.cost_us + b.cost_us, (*node.plan.kernels, (node.group, b)))
       floor_us = self.units.bound.slack * self.units.floors.rest_us(rest)
       walk.push(plan.cost_us + floor_us, _Open(plan, rest))
 
@@ -222,7 +222,7 @@ class Plans:
 
   # -- as µGraphs
 
-  def ugraph(self, plan: Plan) -> UGraph:
+  def ugraph(self, plan: KernelPlan) -> UGraph:
     """The µGraph of a plan: kernels k0, k1, ... in launch order, tensors by what they are."""
     order = list(reversed(plan.kernels))
     names: dict[str, str] = {}
@@ -246,6 +246,6 @@ class Plans:
     )
     return UGraph(tuple(kept), kernels)
 
-  def numbers(self, plan: Plan) -> Iterator[tuple[float, tuple[KernelParams, ...]]]:
+  def numbers(self, plan: KernelPlan) -> Iterator[tuple[float, tuple[KernelParams, ...]]]:
     """The numbers of all kernels together, with their cost, best first."""
     return together([(b.cost_us, b.params) for _, b in reversed(plan.kernels)])

@@ -22,7 +22,7 @@ from mirage_onnx.ir import (
   print_ugraph,
 )
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.solved import Solved, solved, together
 from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_work import TiledWork
@@ -30,7 +30,7 @@ from mirage_onnx.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownGraph:
   """A µGraph without numbers, with the family of every kernel, and a tiled one taken apart."""
 
   text: str
@@ -39,7 +39,7 @@ class Known:
   works: tuple[TiledWork | None, ...] = field(compare=False, repr=False)
 
   @classmethod
-  def of(cls, text: str) -> Known:
+  def of(cls, text: str) -> KnownGraph:
     """The µGraph of its canonical text.
 
     Raises:
@@ -64,7 +64,7 @@ class Known:
 class Ranked:
   """A known µGraph with its best numbers at some extents, as candidates, cheapest first."""
 
-  known: Known
+  known: KnownGraph
   candidates: tuple[Candidate, ...]
 
   @property
@@ -74,7 +74,7 @@ class Ranked:
 
 
 def renumber(
-  graphs: Sequence[Known], extents: Mapping[str, int], target: Target, bound: Bound
+  graphs: Sequence[KnownGraph], extents: Mapping[str, int], target: Target, bound: SearchBound
 ) -> tuple[Ranked, ...]:
   """The µGraphs that fit ``target`` at these extents, cheapest predicted first, ties as given.
 

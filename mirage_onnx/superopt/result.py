@@ -45,7 +45,7 @@ Verify = Callable[[Region, UGraph, tuple[KernelParams, ...]], ProofLike | Reject
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class SearchBound:
   """Limits of one search: the enumeration is exhaustive within them.
 
   ``operators``: contractions, reductions and accumulators of a kernel. ``nodes``: of the
@@ -81,12 +81,12 @@ class Bound:
   candidates: int = 16
 
 
-def default_bound(space: Space) -> Bound:
+def default_bound(space: Space) -> SearchBound:
   """The bound of a search of ``space``."""
-  return widened(Bound(), space)
+  return widened(SearchBound(), space)
 
 
-def widened(bound: Bound, space: Space) -> Bound:
+def widened(bound: SearchBound, space: Space) -> SearchBound:
   """``bound`` for a search of ``space``: with parts, three values go from kernel to kernel."""
   if not space.split:
     return bound

@@ -18,7 +18,7 @@ SMALL = 8
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Roles:
+class KernelRoles:
   """What a kernel does with the dimensions; ``parts`` are grid axes whose reduction is split."""
 
   loop: str | None
@@ -38,7 +38,7 @@ def enumerate_roles(
   extents: Mapping[str, int],
   space: Space,
   runtime: Iterable[str] = (),
-) -> Iterator[Roles]:
+) -> Iterator[KernelRoles]:
   """All roles of a kernel that computes ``targets``, in a canonical order.
 
   An axis that nothing below the targets reduces is always split: a tile of its whole extent is
@@ -72,7 +72,7 @@ def enumerate_roles(
       for more in combinations(free, count):
         chosen = [a for a in axes if a in fixed or a in more]
         for grid in _three_of(chosen, (*parts, *split)):
-          yield Roles(loop, grid, parts)
+          yield KernelRoles(loop, grid, parts)
 
 
 def _is_parted(g: EGraph, c: int, axis: str) -> bool:
@@ -92,7 +92,7 @@ def _three_of(axes: list[str], parts: tuple[str, ...]) -> Iterator[tuple[str, ..
 
 def _emitted_roles(
   axes: list[str], reduced: set[str], extents: Mapping[str, int], split: set[str]
-) -> Iterator[Roles]:
+) -> Iterator[KernelRoles]:
   for loop in (None, *sorted(reduced)):
     free = [a for a in axes if a != loop]
     if loop is not None:
@@ -100,11 +100,11 @@ def _emitted_roles(
     for count in range(min(3, len(free)), -1, -1):
       for grid in combinations(free, count):
         if split <= set(grid):
-          yield Roles(loop, grid)
+          yield KernelRoles(loop, grid)
 
 
 def unplaceable(
-  g: EGraph, c: int, phase: Phase, roles: Roles, space: Space, runtime: Collection[str] = ()
+  g: EGraph, c: int, phase: Phase, roles: KernelRoles, space: Space, runtime: Collection[str] = ()
 ) -> str | None:
   """Why no value of this class can be at this phase of a kernel, or None if one can.
 

@@ -24,8 +24,8 @@ from mirage_onnx.superopt.progress import ProgressMeter
 from mirage_onnx.superopt.reach import with_limits
 from mirage_onnx.superopt.result import (
   Allow,
-  Bound,
   ProofLike,
+  SearchBound,
   SearchReport,
   SearchResult,
   Stop,
@@ -42,7 +42,7 @@ from mirage_onnx.superopt.unit_worker import Job
 from mirage_onnx.superopt.units import Built, UnitResult
 from mirage_onnx.target import Target
 
-__all__ = ["Bound", "SearchReport", "SearchResult", "Stop", "Verified", "Verify", "search"]
+__all__ = ["SearchBound", "SearchReport", "SearchResult", "Stop", "Verified", "Verify", "search"]
 
 
 class StoppedError(Exception):
@@ -59,7 +59,7 @@ def search(
   target: Target,
   verify: Verify,
   *,
-  bound: Bound | None = None,
+  bound: SearchBound | None = None,
   space: Space = EMITTED,
   budget_s: float = 60.0,
   axioms: tuple[Axiom, ...] = AXIOMS,
@@ -88,7 +88,7 @@ def _searched(
   region: Region,
   target: Target,
   verify: Verify,
-  limits: Bound,
+  limits: SearchBound,
   space: Space,
   budget_s: float,
   axioms: tuple[Axiom, ...],

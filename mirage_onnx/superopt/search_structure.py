@@ -28,10 +28,10 @@ from mirage_onnx.ir import KernelParams, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal_lines import UNREADABLE
-from mirage_onnx.superopt.renumber import Known, renumber
+from mirage_onnx.superopt.renumber import KnownGraph, renumber
 from mirage_onnx.superopt.result import (
-  Bound,
   ProofLike,
+  SearchBound,
   SearchReport,
   SearchResult,
   Stop,
@@ -46,7 +46,7 @@ from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import EMITTED, Space, space_of
 from mirage_onnx.superopt.structures import (
   NEAR,
-  Entry,
+  FamilyEntry,
   StructureStore,
   dominant,
   family,
@@ -62,16 +62,16 @@ FINISHED = (Stop.EXHAUSTED, Stop.STATE_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SearchScope:
   """What is searched, without a region: the setting of all searches of a family."""
 
   target: Target
-  bound: Bound = field(default_factory=Bound)
+  bound: SearchBound = field(default_factory=SearchBound)
   space: Space = EMITTED
   axioms: tuple[Axiom, ...] = AXIOMS
 
   @classmethod
-  def of(cls, target: Target, bound: Bound, region: Region) -> Scope:
+  def of(cls, target: Target, bound: SearchBound, region: Region) -> SearchScope:
     """What the pipeline searches for ``region``."""
     space = space_of(region)
     return cls(target, widened(bound, space), space)
@@ -79,7 +79,7 @@ class Scope:
 
 def search_structure(
   region: Region,
-  scope: Scope,
+  scope: SearchScope,
   verify: Verify,
   store: StructureStore,
   *,
@@ -113,7 +113,7 @@ def search_structure(
 
 
 def search_proven(
-  region: Region, scope: Scope, verify: Verify, *, budget_s: float, hooks: Hooks
+  region: Region, scope: SearchScope, verify: Verify, *, budget_s: float, hooks: Hooks
 ) -> tuple[SearchResult, tuple[str, ...]]:
   """The search, and the texts of all µGraphs that it has proven, in the order of their cost."""
   asked = _Asked(region, verify, {})
@@ -122,15 +122,15 @@ def search_proven(
 
 def probe(
   region: Region,
-  scope: Scope,
+  scope: SearchScope,
   verify: Verify,
   graphs: Sequence[str],
-  entry: Entry | None,
+  entry: FamilyEntry | None,
   probes: Sequence[int],
   *,
   budget_s: float,
   hooks: Hooks,
-) -> Entry | None:
+) -> FamilyEntry | None:
   """What is known after a search of ``region`` that has proven ``graphs``, and of its probes.
 
   ``entry`` was known before. None where nothing is; probes that were cut short are left out.
@@ -147,14 +147,14 @@ def probe(
     return result.report.stop in FINISHED
 
   probed = all(map(finishes, shapes))
-  found = tuple(map(Known.of, dict.fromkeys((*before, *(asked.proven if probed else graphs)))))
+  found = tuple(map(KnownGraph.of, dict.fromkeys((*before, *(asked.proven if probed else graphs)))))
   own = (region.extents, *(shapes if probed else ()))
   every = list[Mapping[str, int]](entry.shapes if entry else ())
   every += [s for s in map(dict, own) if s not in every]
   best = dominant(found, every, scope.target, scope.bound)
   centres = list[Mapping[str, int]](entry.probed if entry else ())
   centres += [region.extents] if probed and region.extents not in centres else []
-  return Entry(best, tuple(every), tuple(centres)) if found else None
+  return FamilyEntry(best, tuple(every), tuple(centres)) if found else None
 
 
 def probe_shapes(region: Region, probes: Sequence[int]) -> tuple[Mapping[str, int], ...]:
@@ -174,9 +174,9 @@ def probe_shapes(region: Region, probes: Sequence[int]) -> tuple[Mapping[str, in
 
 def from_known(
   region: Region,
-  scope: Scope,
+  scope: SearchScope,
   verify: Verify,
-  entry: Entry,
+  entry: FamilyEntry,
   *,
   budget_s: float,
   hooks: Hooks,
@@ -215,7 +215,9 @@ def from_known(
   return SearchResult(varied(good, bound.candidates), report)
 
 
-def _search(region: Region, scope: Scope, verify: Verify, budget_s: float, hooks: Hooks) -> SearchResult:
+def _search(
+  region: Region, scope: SearchScope, verify: Verify, budget_s: float, hooks: Hooks
+) -> SearchResult:
   return search(
     region, scope.target, verify, bound=scope.bound, space=scope.space,
     budget_s=budget_s, axioms=scope.axioms, hooks=hooks,

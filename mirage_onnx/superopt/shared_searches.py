@@ -21,12 +21,12 @@ from mirage_onnx.superopt.result import SearchResult, Verify
 from mirage_onnx.superopt.search_structure import (
   FINISHED,
   PROBES,
-  Scope,
+  SearchScope,
   from_known,
   probe,
   search_proven,
 )
-from mirage_onnx.superopt.structures import Entry, StructureStore, family
+from mirage_onnx.superopt.structures import FamilyEntry, StructureStore, family
 
 #: Most searches end long before their share; the few that do not may have some of what that leaves.
 FAIR, LEAST_S = 4.0, 10.0
@@ -42,7 +42,7 @@ class Job:
 
   region: Region
   seconds: float
-  entry: Entry | None = None
+  entry: FamilyEntry | None = None
   proven: tuple[str, ...] | None = None
   twins: tuple[Region, ...] = ()
 
@@ -56,7 +56,7 @@ class Answer:
 
   result: SearchResult | None = None
   proven: tuple[str, ...] = ()
-  entry: Entry | None = None
+  entry: FamilyEntry | None = None
   spoiled: bool = False
 
 
@@ -64,7 +64,7 @@ class Answer:
 Ask = Callable[[Job], Answer]
 
 
-def work(job: Job, scope: Scope, verify: Verify, hooks: Hooks) -> Answer:
+def work(job: Job, scope: SearchScope, verify: Verify, hooks: Hooks) -> Answer:
   """Do one job. Nothing is proven anew where known µGraphs were enough, so that is empty then."""
   if job.proven is not None:
     learned = probe(

@@ -10,7 +10,7 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.outlines import Depth, Derivations, Outline, Reads
-from mirage_onnx.superopt.result import Allow, Bound
+from mirage_onnx.superopt.result import Allow, SearchBound
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.unit_pool import NOW_US, UnitPool
 from mirage_onnx.superopt.unit_worker import Found, Job, portable_setting
@@ -32,7 +32,7 @@ class SharedUnits(Units):
     self,
     region: Region,
     target: Target,
-    bound: Bound,
+    bound: SearchBound,
     axioms: tuple[Axiom, ...],
     space: Space,
     allow: Allow | None = None,

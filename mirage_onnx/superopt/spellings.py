@@ -11,7 +11,7 @@ from mirage_onnx.ir.term import MAXR
 from mirage_onnx.superopt.choices import Choice, Place, RoleSetting
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import PMAX
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 
 #: Of each heavy value: kind, phase, axis, axes reduced and left, the class read, whether a maximum,
 #: work.
@@ -22,7 +22,7 @@ Skeleton = tuple[Row, ...]
 class Spellings:
   """The derivations of one setting by skeleton; the bound says how many of each stay."""
 
-  def __init__(self, setting: RoleSetting, bound: Bound) -> None:
+  def __init__(self, setting: RoleSetting, bound: SearchBound) -> None:
     self.setting, self.bound, self.kept = setting, bound, bound.spellings
     #: By skeleton: elementwise work, heavy values that the region does not compute, a number.
     self._found: dict[Skeleton, list[tuple[int, int, int, Derivation]]] = {}

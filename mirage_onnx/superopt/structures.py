@@ -31,8 +31,8 @@ from mirage_onnx.superopt.journal_lines import (
   header_line,
   read_lines,
 )
-from mirage_onnx.superopt.renumber import Known, renumber
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.renumber import KnownGraph, renumber
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search_setting import SettingText, entry_key
 from mirage_onnx.target import Target
 
@@ -71,14 +71,14 @@ def family(region: Region) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FamilyEntry:
   """µGraphs of a family in the order in which they were found, and where they were searched.
 
   ``shapes``: the extents at which the search was run. ``probed``: those of them at whose probe
   shapes it was run too; far from these nothing is said about other extents.
   """
 
-  graphs: tuple[Known, ...]
+  graphs: tuple[KnownGraph, ...]
   shapes: tuple[Mapping[str, int], ...]
   probed: tuple[Mapping[str, int], ...]
 
@@ -104,7 +104,7 @@ class StructureStore:
 
   def __init__(self, folder: Path | None, setting: SettingText) -> None:
     self.folder, self._setting = folder, dict(setting)
-    self._entries: dict[str, Entry | None] = {}
+    self._entries: dict[str, FamilyEntry | None] = {}
     self._guard = threading.Lock()
 
   def path(self, family: str) -> Path | None:
@@ -112,14 +112,14 @@ class StructureStore:
     name = f"{entry_key(self._setting, family, 'structure')}.json"
     return None if self.folder is None else self.folder / name
 
-  def get(self, family: str) -> Entry | None:
+  def get(self, family: str) -> FamilyEntry | None:
     """What is known of a family, or None."""
     with self._guard:
       if family not in self._entries:
         self._entries[family] = self._read(family)
       return self._entries[family]
 
-  def put(self, family: str, entry: Entry) -> None:
+  def put(self, family: str, entry: FamilyEntry) -> None:
     """Make ``entry`` what is known of ``family``, here and for later processes."""
     with self._guard:
       self._entries[family] = entry
@@ -137,7 +137,7 @@ class StructureStore:
     with self._guard:
       self._entries[family] = None
 
-  def _read(self, family: str) -> Entry | None:
+  def _read(self, family: str) -> FamilyEntry | None:
     path = self.path(family)
     if path is None:
       return None
@@ -163,8 +163,8 @@ def cache_folder(what: str = "structures") -> Path | None:
 
 
 def dominant(
-  graphs: Sequence[Known], shapes: Sequence[Mapping[str, int]], target: Target, bound: Bound
-) -> tuple[Known, ...]:
+  graphs: Sequence[KnownGraph], shapes: Sequence[Mapping[str, int]], target: Target, bound: SearchBound
+) -> tuple[KnownGraph, ...]:
   """The ``MAX_GRAPHS`` of ``graphs`` that do best at their best shape, in the given order.
 
   Those that are alike one of them at all shapes come last: they are never better.
@@ -189,7 +189,7 @@ def _alike(a: Sequence[float], b: Sequence[float]) -> bool:
   return all(max(x, y) <= (1 + ALIKE) * min(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _encode(family: str, entry: Entry) -> dict[str, Any]:
+def _encode(family: str, entry: FamilyEntry) -> dict[str, Any]:
   return {
     "family": family,
     "graphs": [g.text for g in entry.graphs],
@@ -198,7 +198,7 @@ def _encode(family: str, entry: Entry) -> dict[str, Any]:
   }
 
 
-def _decode(family: str, value: Mapping[str, Any]) -> Entry:
+def _decode(family: str, value: Mapping[str, Any]) -> FamilyEntry:
   """The inverse of ``_encode``.
 
   Raises:
@@ -209,7 +209,7 @@ def _decode(family: str, value: Mapping[str, Any]) -> Entry:
     raise ValueError("not an entry of this family")
   if not all(isinstance(g, str) for g in graphs) or not (_are_shapes(shapes) and _are_shapes(probed)):
     raise ValueError("an entry without texts and extents")
-  return Entry(tuple(map(Known.of, graphs)), tuple(shapes or ()), tuple(probed or ()))
+  return FamilyEntry(tuple(map(KnownGraph.of, graphs)), tuple(shapes or ()), tuple(probed or ()))
 
 
 def _are_shapes(value: object) -> bool:

@@ -14,7 +14,7 @@ from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
 from mirage_onnx.superopt.cost import BARRIER_US
 from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
-from mirage_onnx.superopt.tiled_work import CutLevels, Product, TiledWork, Value
+from mirage_onnx.superopt.tiled_work import BlockValue, CutLevels, ProductWork, TiledWork
 
 #: Operations that go through the special function unit.
 SPECIAL = frozenset({op for op, f in ELEMENTWISE.items() if f.price is not Price.LANE} | {"powr"})
@@ -87,7 +87,7 @@ def block_work(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterations:
   return BlockWork(mma, flops, lanes + moved_lanes, special, smem + moved_smem, latency)
 
 
-def _spilled(work: TiledWork, product: Product) -> list[Value]:
+def _spilled(work: TiledWork, product: ProductWork) -> list[BlockValue]:
   """The computed operands of an fp32 contraction: lanes read all of it from shared memory."""
   if not product.wide:
     return []
@@ -95,9 +95,9 @@ def _spilled(work: TiledWork, product: Product) -> list[Value]:
   return [v for v in operands if v.op.layout is not Layout.SHARED]
 
 
-def _operations(work: TiledWork) -> list[tuple[Value, bool, bool, int]]:
+def _operations(work: TiledWork) -> list[tuple[BlockValue, bool, bool, int]]:
   """Lane operations: (a value of that size, in every iteration, special functions, how often)."""
-  found: dict[tuple[object, ...], tuple[Value, bool, bool, int]] = {}
+  found: dict[tuple[object, ...], tuple[BlockValue, bool, bool, int]] = {}
   for v in work.values:
     op = v.op
     if op.op in _NO_WORK:
@@ -127,7 +127,7 @@ def _operand_bytes(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterati
   return total
 
 
-def times_read(user: BlockOp, v: Value, warps: WarpCounts) -> Array:
+def times_read(user: BlockOp, v: BlockValue, warps: WarpCounts) -> Array:
   """How often the warps together read a shared value for one use."""
   as_a = user.args[0] == v.index if user.op == "matmul" else user.layout is Layout.A_FRAG
   as_b = user.op == "matmul" or user.layout is Layout.B_FRAG

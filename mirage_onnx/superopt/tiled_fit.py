@@ -13,7 +13,7 @@ from mirage_onnx.ir.ugraph import Layout
 from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.tiled_block import BASE_REGISTERS
 from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
-from mirage_onnx.superopt.tiled_work import CutAxes, CutLevels, TiledWork, Value
+from mirage_onnx.superopt.tiled_work import BlockValue, CutAxes, CutLevels, TiledWork
 from mirage_onnx.target import Target
 
 
@@ -48,7 +48,7 @@ def fits_nowhere(work: TiledWork, extents: Mapping[str, int], least: Least, targ
       known[axes] = least.elements(axes, extents)
     return known[axes]
 
-  def slots(v: Value) -> int:
+  def slots(v: BlockValue) -> int:
     rows, columns = v.pad
     g, t = ceil(elements(v.extent.g) / rows) * rows, ceil(elements(v.extent.t) / columns)
     return g * t * columns * elements(v.extent.rest) * v.copies

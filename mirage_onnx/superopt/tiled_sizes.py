@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mirage_onnx.ir.ugraph import Layout, is_part_axis
 from mirage_onnx.superopt.cost import PARTS_ASSUMED, element_bytes
-from mirage_onnx.superopt.tiled_work import CutAxes, CutLevels, Extent, Share, TiledWork, Value
+from mirage_onnx.superopt.tiled_work import BlockValue, CutAxes, CutLevels, Extent, Share, TiledWork
 
 Array = NDArray[Any]
 ONE: Array = np.ones((1, 1, 1))
@@ -83,7 +83,7 @@ class TileSizes:
       self.known[axes] = n
     return self.known[axes]
 
-  def padded(self, v: Value) -> Array:
+  def padded(self, v: BlockValue) -> Array:
     """Lane slots of a value: its elements, padded to fragments, copies counted."""
     key = (v.extent, v.pad, v.copies)
     if key not in self.slots:

@@ -61,7 +61,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class BlockValue:
   """A block value as the cost sees it; ``repeats``: computed in every iteration."""
 
   index: int
@@ -75,7 +75,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductWork:
   """A contraction, value ``index``: its sides with their cuts; ``wide``: in fp32."""
 
   index: int
@@ -94,14 +94,14 @@ class TiledWork:
 
   kernel: Kernel
   tensors: Mapping[str, KTensor]
-  values: tuple[Value, ...]
-  products: tuple[Product, ...]
+  values: tuple[BlockValue, ...]
+  products: tuple[ProductWork, ...]
   moves: tuple[Conversion, ...]
   live: tuple[tuple[tuple[int, int], ...], ...]
   """Sets of (value, count) in registers at once; none is part of another."""
 
   @property
-  def last(self) -> Product | None:
+  def last(self) -> ProductWork | None:
     """The contraction whose rows and columns the warps share out."""
     inside = [p for p in self.products if p.repeats] or self.products
     return inside[-1] if inside else None
@@ -121,7 +121,7 @@ class TiledWork:
     cuts = _cuts(kernel)
     repeats = _repeats(kernel)
     after: list[bool] = []
-    products: list[Product] = []
+    products: list[ProductWork] = []
     for i, op in enumerate(ops):
       after.append(op.op == "matmul" or any(after[a] for a in op.args))
       if op.op == "matmul":
@@ -168,7 +168,7 @@ def _repeats(kernel: Kernel) -> list[bool]:
 
 def _product(
   kernel: Kernel, index: int, cuts: list[dict[str, int]], repeats: bool, after: list[bool]
-) -> Product:
+) -> ProductWork:
   op = kernel.ops[index]
   sides = Contraction.of(kernel, op)
   both = {**cuts[op.args[0]], **cuts[op.args[1]]}
@@ -180,7 +180,7 @@ def _product(
   chained = tuple(a for a in op.args if after[a])
   wide = is_wide(kernel, op)
   sizes = cut(sides.first), cut(sides.second), cut(sides.depth), cut(batch)
-  return Product(index, wide, *sizes, repeats, chained)
+  return ProductWork(index, wide, *sizes, repeats, chained)
 
 
 def _value(
@@ -192,7 +192,7 @@ def _value(
   after: bool,
   deep: set[tuple[str, int]],
   with_mma: bool,
-) -> Value:
+) -> BlockValue:
   g = tuple((a, cuts[a]) for a in lanes.g)
   t = tuple((a, cuts[a]) for a in lanes.t)
   rest = tuple((a, cuts[a]) for a in op.axes if a not in lanes.g + lanes.t)
@@ -201,10 +201,10 @@ def _value(
     copies = 32
   if deep & set(g + t + rest):
     share |= Share.DEPTH
-  return Value(i, op, Extent(g, t, rest), (rows, columns), copies, share, repeats, after)
+  return BlockValue(i, op, Extent(g, t, rest), (rows, columns), copies, share, repeats, after)
 
 
-def _live(kernel: Kernel, values: tuple[Value, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
+def _live(kernel: Kernel, values: tuple[BlockValue, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
   """The sets of values that registers hold at once, as counts of values of equal size.
 
   What lies beside an operand is made fragment by fragment, and without contractions everything

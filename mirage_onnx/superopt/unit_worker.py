@@ -17,7 +17,7 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.garbage import young_only
 from mirage_onnx.superopt.outlines import Depth, Derivations, Outline, Reads
-from mirage_onnx.superopt.result import Allow, Bound
+from mirage_onnx.superopt.result import Allow, SearchBound
 from mirage_onnx.superopt.search_setting import generator_digest
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.units import UnitResult, Units
@@ -54,7 +54,7 @@ class WorkerSetting:
 
   region: Region
   target: Target
-  bound: Bound
+  bound: SearchBound
   axioms: tuple[str, ...]
   space: Space
   allow: Allow | None
@@ -69,7 +69,7 @@ class WorkerSetting:
 def portable_setting(
   region: Region,
   target: Target,
-  bound: Bound,
+  bound: SearchBound,
   axioms: tuple[Axiom, ...],
   space: Space,
   allow: Allow | None,

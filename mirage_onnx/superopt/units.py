@@ -36,8 +36,8 @@ from mirage_onnx.superopt.outlines import (
   merged,
   reads_of,
 )
-from mirage_onnx.superopt.result import Allow, Bound
-from mirage_onnx.superopt.roles import Roles, enumerate_roles
+from mirage_onnx.superopt.result import Allow, SearchBound
+from mirage_onnx.superopt.roles import KernelRoles, enumerate_roles
 from mirage_onnx.superopt.saturated import Saturated
 from mirage_onnx.superopt.solved import solved
 from mirage_onnx.superopt.space import Space
@@ -119,7 +119,7 @@ class Units(Saturated):
     self,
     region: Region,
     target: Target,
-    bound: Bound,
+    bound: SearchBound,
     axioms: tuple[Axiom, ...],
     space: Space,
     allow: Allow | None = None,
@@ -134,7 +134,7 @@ class Units(Saturated):
     self._outlines: dict[tuple[tuple[int, ...], int | None], Outline] = {}
     self._made_of: dict[tuple[tuple[int, ...], Reads], Derivations] = {}
 
-  def roles(self, classes: tuple[int, ...]) -> tuple[Roles, ...]:
+  def roles(self, classes: tuple[int, ...]) -> tuple[KernelRoles, ...]:
     region = self.region
     roles = enumerate_roles(self.graph, classes, region.extents, self.space, region.runtime)
     return tuple(roles)
@@ -253,14 +253,14 @@ class Units(Saturated):
     kernels = self.best(found.values(), counts)
     return UnitResult(kernels, counts, built, tuple(reasons.values()))
 
-  def _by_floor(self, classes: tuple[int, ...], reads: Reads) -> list[tuple[float, Roles, Derivation]]:
+  def _by_floor(self, classes: tuple[int, ...], reads: Reads) -> list[tuple[float, KernelRoles, Derivation]]:
     """The derivations of a unit, those first that may be the cheapest."""
     found = [
       (self._floor_us(classes, roles, d), roles, d) for roles, d in self.derivations_of(classes, reads)
     ]
     return sorted(found, key=lambda f: f[0])
 
-  def _floor_us(self, classes: tuple[int, ...], roles: Roles, derivation: Derivation) -> float:
+  def _floor_us(self, classes: tuple[int, ...], roles: KernelRoles, derivation: Derivation) -> float:
     """No kernel of this derivation costs less."""
     floors = self.floors
     return max(floors.kernel_us(classes, roles, derivation), floors.lane_us(roles, derivation))

@@ -12,7 +12,7 @@ from math import fsum
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Program, Region
-from mirage_onnx.match.candidates import Candidate as Instance
+from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Verified
 from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.superopt.tiled_expected import expected_tiled_us

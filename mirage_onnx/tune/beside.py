@@ -15,7 +15,7 @@ from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Candidate, Kernel, KTensor, Program, Region, UGraph
-from mirage_onnx.match.candidates import Candidate as Instance
+from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.match.siblings import join, siblings
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified, varied

@@ -8,11 +8,11 @@ from math import fsum
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.failures import guarded
 from mirage_onnx.ir import Program, Region, print_ugraph
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.runtime_axes import at_sizes
-from mirage_onnx.superopt.renumber import Known, renumber
-from mirage_onnx.superopt.result import Bound, SearchResult, Verified
+from mirage_onnx.superopt.renumber import KnownGraph, renumber
+from mirage_onnx.superopt.result import SearchBound, SearchResult, Verified
 from mirage_onnx.target import Target
 from mirage_onnx.tune.at_sizes import (
   Sized,
@@ -78,9 +78,9 @@ class Dynamic:
     """The candidates, and their programs with the numbers for other sizes."""
     pool = {v.candidate: v for v in result.candidates}
     proofs = {print_ugraph(v.candidate.ugraph): v.proof for v in result.candidates}
-    known = tuple(map(Known.of, proofs))
+    known = tuple(map(KnownGraph.of, proofs))
     for other in self.sized(region):
-      for ranked in renumber(known, other.extents, self._target, Bound()):
+      for ranked in renumber(known, other.extents, self._target, SearchBound()):
         for c in ranked.candidates:
           pool.setdefault(c, Verified(c, proofs[ranked.known.text]))
     return tuple(pool.values())
@@ -103,13 +103,13 @@ class Dynamic:
       found[key] = o if isinstance(made, Rejection) else made
     return found
 
-  def losers(self, chosen: Sequence[tuple[Candidate, Outcome]]) -> dict[str, Outcome]:
+  def losers(self, chosen: Sequence[tuple[RegionCandidate, Outcome]]) -> dict[str, Outcome]:
     """Those of ``chosen`` of which an instance loses at some size, without such instances.
 
     A node that several regions compute disappears only once: each has its share of the time, so
     of those that share one the clearest loser goes first, alone.
     """
-    found: list[tuple[float, Candidate, str]] = []
+    found: list[tuple[float, RegionCandidate, str]] = []
     candidates = [c for c, _ in chosen]
     dynamic = [(c, o.compiled.candidate) for c, o in chosen if o.region.runtime and o.compiled]
     for sizes, times in zip(self._declared.points, self._times if dynamic else (), strict=False):
@@ -136,5 +136,5 @@ class Dynamic:
       result[c.region.key] = replace(o, instances=rest or (c,), rejection=refusal)
     return result
 
-  def _points(self, instance: Candidate) -> tuple[Sized, ...]:
+  def _points(self, instance: RegionCandidate) -> tuple[Sized, ...]:
     return sized_instance(instance, self._program, self._declared.points, self._times)

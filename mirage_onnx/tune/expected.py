@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import erf, exp, fsum, log, sqrt
 from statistics import median
 
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import Target
@@ -100,7 +100,7 @@ class Expectations:
         self._of_node[n].append(len(self._places))
       self._places.append((self._us(c.nodes), seen))
 
-  def guess(self, o: Outcome, instance: Candidate) -> Guess:
+  def guess(self, o: Outcome, instance: RegionCandidate) -> Guess:
     """The time of a region at one of its places."""
     assert o.result is not None
     logs = self._logs[self.kind_of(o)]
@@ -122,7 +122,7 @@ class Expectations:
     """Kind -> the median of measured over predicted time, and of how many."""
     return {kind: (exp(median(logs)), len(logs)) for kind, logs in sorted(self._logs.items()) if logs}
 
-  def _near(self, instance: Candidate) -> list[tuple[float, float]]:
+  def _near(self, instance: RegionCandidate) -> list[tuple[float, float]]:
     """Of timed places with nodes of ``instance``: the part of their time that both have, and the ratio."""
     common, mine = defaultdict[int, float](float), self._us(instance.nodes)
     for n in sorted(instance.nodes):  # else equal runs would differ in the last bit

@@ -19,7 +19,7 @@ from math import fsum
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Program
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.partition import choose
 from mirage_onnx.tune.arriving import POLL_S, Arriving, Hands, News, Timed
 from mirage_onnx.tune.expected import Expectations
@@ -45,7 +45,7 @@ Soon = Callable[[Sequence[Outcome]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TimingPlan:
   """``order``: keys to time, the most gain per second first; ``gain_us``: expected, of each.
 
   ``model_us``: what the model takes now, ``gained_us``: what was gained so far.
@@ -151,7 +151,7 @@ def planned(
   expected: Expectations,
   until: float,
   busy: Container[str] = (),
-) -> Plan:
+) -> TimingPlan:
   """What to time, of ``found``: the choice in which what is not known counts as much as it may gain.
 
   What is ``busy`` being timed is not known either, but is no part of the answer.
@@ -170,7 +170,7 @@ def planned(
       part = min(1.0, prices[i] / whole)
       now_us |= {n: us * part for n in c.nodes if (us := now_us.get(n)) is not None}
   model_us = max(fsum(now_us.values()), 1e-9)
-  offered, gains = list[tuple[Candidate, Outcome]](), list[float]()
+  offered, gains = list[tuple[RegionCandidate, Outcome]](), list[float]()
   for o in found.values():
     if _is_open(o):
       own = [expected.guess(o, c).gain_us(_sum(now_us, c)) for c in o.instances]
@@ -187,10 +187,12 @@ def planned(
     if i >= count and (key := offered[i - count][1].region.key) not in busy:
       gain_us[key] += gains[i - count]
   order = sorted(gain_us, key=lambda key: (-gain_us[key] / expected.seconds(found[key]), key))
-  return Plan(tuple(order), dict(gain_us), model_us, fsum(node_us.values()) - model_us)
+  return TimingPlan(tuple(order), dict(gain_us), model_us, fsum(node_us.values()) - model_us)
 
 
-def enough(plan: Plan, expected: Expectations, found: Mapping[str, Outcome], patience: float = 1.0) -> str:
+def enough(
+  plan: TimingPlan, expected: Expectations, found: Mapping[str, Outcome], patience: float = 1.0
+) -> str:
   """Why nothing more is timed, or nothing."""
   if not plan.order:
     return "no other was expected to gain anything"
@@ -205,5 +207,5 @@ def enough(plan: Plan, expected: Expectations, found: Mapping[str, Outcome], pat
   return ""
 
 
-def _sum(us: Mapping[str, float], c: Candidate) -> float:
+def _sum(us: Mapping[str, float], c: RegionCandidate) -> float:
   return fsum(us.get(n, 0.0) for n in c.nodes)

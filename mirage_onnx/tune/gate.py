@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Protocol
 
-from mirage_onnx.tune.paired import Speedup, Verdict
+from mirage_onnx.tune.paired import PairedVerdict, Speedup
 
 
 class Looked(Protocol):
@@ -34,7 +34,7 @@ class Gain:
   @property
   def is_harmful(self) -> bool:
     """Without it the model is faster somewhere, with confidence, and on the whole."""
-    return any(s.verdict is Verdict.FASTER for s in self.speedups) and self.mean > 1
+    return any(s.verdict is PairedVerdict.FASTER for s in self.speedups) and self.mean > 1
 
   @property
   def mean(self) -> float:
@@ -44,7 +44,7 @@ class Gain:
 
 def is_faster(rows: Sequence[Looked], pair: int = 0) -> bool:
   """Whether a pair was decided for its second at every size and in every way."""
-  return bool(rows) and all(r.speedups[pair].verdict is Verdict.FASTER for r in rows)
+  return bool(rows) and all(r.speedups[pair].verdict is PairedVerdict.FASTER for r in rows)
 
 
 def to_drop(

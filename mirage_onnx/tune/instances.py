@@ -26,7 +26,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
 from mirage_onnx.ir import Candidate as Program
 from mirage_onnx.ir import Region, UGraph, print_ugraph
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.twins import step_form
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.journal_lines import UNREADABLE
@@ -39,12 +39,12 @@ from mirage_onnx.verify.instance_checks import check_instances
 from mirage_onnx.verify.weights import ModelWeights
 
 #: One chosen instance of a region.
-Chosen = tuple[Candidate, Outcome]
+Chosen = tuple[RegionCandidate, Outcome]
 #: Why a program is unsafe for each of some instances, or None.
 Verdicts = tuple[Rejection | None, ...]
 
 
-def without(outcome: Outcome, refused: Sequence[tuple[Candidate, Rejection]]) -> Outcome:
+def without(outcome: Outcome, refused: Sequence[tuple[RegionCandidate, Rejection]]) -> Outcome:
   """``outcome`` with these instances left alone; it is refused where none is left."""
   gone = {id(c) for c, _ in refused}
   rest = tuple(c for c in outcome.instances if id(c) not in gone)
@@ -78,7 +78,7 @@ class InstanceChecks:
     setting = {"checker": source_digest("verify", "match", "importer", "ir"), "numpy": np.__version__}
     return cls(weights, None if folder is None else KeptFolder(folder, setting))
 
-  def verdicts(self, instances: Sequence[Candidate], program: Program) -> Verdicts:
+  def verdicts(self, instances: Sequence[RegionCandidate], program: Program) -> Verdicts:
     """For each instance why ``program`` is unsafe with its weights, or None."""
     new = [c for c in instances if self._safe.get((c.nodes, c.outputs)) != program]
     asked = self._asked([c.region for c in new], program)
@@ -111,7 +111,7 @@ class InstanceChecks:
 
     What there is no time to ask about stays as it was.
     """
-    picked: dict[str, list[Candidate]] = {}
+    picked: dict[str, list[RegionCandidate]] = {}
     for c, o in chosen:
       picked.setdefault(o.region.key, []).append(c)
     found = {}
@@ -153,7 +153,7 @@ class InstanceChecks:
     self._proven.add((o.region.key, graph))
     return None
 
-  def _changed(self, o: Outcome, picked: Sequence[Candidate], verdicts: Verdicts) -> Outcome:
+  def _changed(self, o: Outcome, picked: Sequence[RegionCandidate], verdicts: Verdicts) -> Outcome:
     """``o`` with the program that saves most, over the instances that may have it."""
     assert o.compiled is not None
     assert o.result is not None

@@ -25,7 +25,7 @@ FUNCTIONS = frozenset(op for op, f in ELEMENTWISE.items() if f.price is Price.LO
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SizesFound:
   """``products``: by type (rows, elements of the weight), of each the most that was measured together.
 
   ``behind_function_rows``: of a product whose region computes a function before it.
@@ -34,10 +34,10 @@ class Known:
   products: Mapping[str, tuple[tuple[int, int], ...]]
   behind_function_rows: int
 
-  def of_rows(self, most: int) -> "Known":
+  def of_rows(self, most: int) -> "SizesFound":
     """The part of it up to so many rows."""
     few = {t: tuple((min(rows, most), n) for rows, n in found) for t, found in self.products.items()}
-    return Known(few, min(most, self.behind_function_rows))
+    return SizesFound(few, min(most, self.behind_function_rows))
 
   def most_rows(self, weight: int, dtype: str) -> int:
     """Rows up to which a product with a weight of so many elements of a type is known; 0: none."""
@@ -45,7 +45,7 @@ class Known:
 
 
 @cache
-def load_known(target: Target) -> Known | None:
+def load_known(target: Target) -> SizesFound | None:
   """What is known of ``target``, or of few rows on a GPU like it; None where nobody has measured either."""
   path = table_path(f"{target.name}_known")
   if not path.is_file():
@@ -54,7 +54,7 @@ def load_known(target: Target) -> Known | None:
     return known and known.of_rows(MOST_ROWS)
   data = json.loads(path.read_text())
   products = {t: tuple((int(rows), int(n)) for rows, n in found) for t, found in data["products"].items()}
-  return Known(products, int(data["behind_function_rows"]))
+  return SizesFound(products, int(data["behind_function_rows"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _at(node: Node, program: Program, sizes: Sizes) -> str:
   return f"at {sizes_text(sizes, names)}: " if names else ""
 
 
-def _beyond(node: Node, program: Program, known: Known | None, table: Table | None) -> str | None:
+def _beyond(node: Node, program: Program, known: SizesFound | None, table: Table | None) -> str | None:
   """Why no prediction of a node counts."""
   if any(s.op == "stored" for s in node.steps):
     return "products with weights of few bits were not measured"
@@ -130,7 +130,7 @@ def _beyond(node: Node, program: Program, known: Known | None, table: Table | No
   return None
 
 
-def _behind(node: Node, program: Program, known: Known) -> dict[tuple[str, str], str]:
+def _behind(node: Node, program: Program, known: SizesFound) -> dict[tuple[str, str], str]:
   """The nodes with functions that feed a product of many rows, elementwise."""
   product = weight_product(node, program)
   if product is None or product[0] <= known.behind_function_rows:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.disappearing import disappearing
 from mirage_onnx.tune.outcome import Outcome
 
@@ -39,7 +39,7 @@ class ModelTimes:
 
 def model_times(
   program: Program,
-  chosen: Sequence[tuple[Candidate, Outcome]],
+  chosen: Sequence[tuple[RegionCandidate, Outcome]],
   table_us: Mapping[str, float],
   node_us: Mapping[str, float],
   alone: Mapping[str, tuple[str, float]],

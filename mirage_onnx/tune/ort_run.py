@@ -73,7 +73,7 @@ def stored_constant(loaded: LoadedModel, stored: TensorProto, name: str, *, holl
   return numpy_helper.from_array(loaded.read(stored), name)
 
 
-class Bound:
+class BoundSession:
   """A session with inputs and outputs in memory of ``device``, of any element type.
 
   numpy has no bfloat16 that onnxruntime takes, so memory is made by ONNX's types, and bytes are
@@ -145,7 +145,7 @@ class OrtRun:
     )
     if self.session.get_providers()[0] != "CUDAExecutionProvider":
       raise RuntimeError("onnxruntime fell back to the CPU")
-    self._bound = Bound(self.session, feeds, "cuda", gpu.write, gpu.get)
+    self._bound = BoundSession(self.session, feeds, "cuda", gpu.write, gpu.get)
     self.inputs, self.outputs = self._bound.inputs, self._bound.outputs
     self._options = ort.RunOptions()
     self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")

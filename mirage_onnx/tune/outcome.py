@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.region import Region
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 
 if TYPE_CHECKING:  # a model in which nothing is searched needs none of them
   from mirage_onnx.codegen.candidates import Compiled
@@ -32,14 +32,14 @@ class Outcome:
   """
 
   region: Region
-  instances: tuple[Candidate, ...]
+  instances: tuple[RegionCandidate, ...]
   baseline_us: float
   result: SearchResult | None = None
   compiled: Compiled | None = None
   measured: Measured | None = None
   rejection: Rejection | None = None
   points: tuple[PointTime, ...] = ()
-  left_alone: tuple[tuple[Candidate, Rejection], ...] = ()
+  left_alone: tuple[tuple[RegionCandidate, Rejection], ...] = ()
   ran: str = ""
 
   @property
@@ -61,9 +61,9 @@ class Outcome:
     return self.result.candidates[0].candidate.predicted_us / (1 - margin)
 
 
-def grouped(candidates: Iterable[Candidate], node_us: Mapping[str, float]) -> dict[str, Outcome]:
+def grouped(candidates: Iterable[RegionCandidate], node_us: Mapping[str, float]) -> dict[str, Outcome]:
   """By region key: identical regions are searched once."""
-  groups: dict[str, list[Candidate]] = {}
+  groups: dict[str, list[RegionCandidate]] = {}
   for c in candidates:
     groups.setdefault(c.region.key, []).append(c)
   return {

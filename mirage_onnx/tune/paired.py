@@ -27,7 +27,7 @@ ALPHA = 0.01
 LEAST_DEVIATION = 1e-3
 
 
-class Verdict(Enum):
+class PairedVerdict(Enum):
   """FASTER and SLOWER with confidence, else UNDECIDED."""
 
   FASTER = "faster"
@@ -46,11 +46,11 @@ class Speedup:
   alpha: float
 
   @property
-  def verdict(self) -> Verdict:
+  def verdict(self) -> PairedVerdict:
     """Against no change at all."""
     if self.low >= 1:
-      return Verdict.FASTER
-    return Verdict.SLOWER if self.high < 1 else Verdict.UNDECIDED
+      return PairedVerdict.FASTER
+    return PairedVerdict.SLOWER if self.high < 1 else PairedVerdict.UNDECIDED
 
 
 def speedup(ratios: Sequence[float], alpha: float) -> Speedup:
@@ -82,7 +82,7 @@ def decide(
   for count in looks:
     ratios = openings(count)
     found = [speedup(some, alpha / len(looks)) for some in ratios]
-    if all(s.verdict is not Verdict.UNDECIDED for s in found) or max(map(len, ratios)) < count:
+    if all(s.verdict is not PairedVerdict.UNDECIDED for s in found) or max(map(len, ratios)) < count:
       break
   return found
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.tune.paired import ALPHA, Speedup, Verdict, decide, speedup
+from mirage_onnx.tune.paired import ALPHA, PairedVerdict, Speedup, decide, speedup
 
 #: Candidates that stay in the race from one look to the next.
 FINALISTS = 4
@@ -98,7 +98,7 @@ def raced(
   ort_us, ours = medians[0], medians[1:]
   timed |= {id(c): (c.candidate.predicted_us, us) for c, us in zip(arms, ours, strict=True)}
   measured = Measured(ours[best], ort_us, len(tried) - len(wrong), tuple(timed.values()))
-  if against.verdict is not Verdict.FASTER:
+  if against.verdict is not PairedVerdict.FASTER:
     reason = (
       f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime: {against.mean:.3f}x "
       f"({against.low:.3f} to {against.high:.3f})"
@@ -156,6 +156,6 @@ def _first_unbeaten(us: np.ndarray, place: Sequence[int]) -> int:
 
   def is_beaten(i: int) -> bool:
     rest = (j for j in range(len(us)) if j != i)
-    return any(speedup(_ratios(us[[i, j]]), ALPHA).verdict is Verdict.FASTER for j in rest)
+    return any(speedup(_ratios(us[[i, j]]), ALPHA).verdict is PairedVerdict.FASTER for j in rest)
 
   return min((i for i in range(len(us)) if not is_beaten(i)), key=lambda i: place[i])

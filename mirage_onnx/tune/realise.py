@@ -15,7 +15,7 @@ from mirage_onnx.events import WorkEnded, WorkStarted
 from mirage_onnx.failures import guarded, refusal
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Program
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.target import Target
@@ -204,7 +204,7 @@ def _too_late(o: Outcome, ends: Ends) -> Rejection:
   return Rejection("BUDGET", "the time ended before its kernels were compiled and timed", o.region.nodes)
 
 
-def _price_us(instance: Candidate, outcome: Outcome, margin: float, doubted: Set[int]) -> float:
+def _price_us(instance: RegionCandidate, outcome: Outcome, margin: float, doubted: Set[int]) -> float:
   """What an instance costs in the choice. A margin below 0 (it may be slower) counts for all."""
   return outcome.price_us(margin if id(instance) in doubted else min(margin, 0.0))
 

@@ -16,7 +16,7 @@ from mirage_onnx.failures import guarded
 from mirage_onnx.ir import Candidate as IrCandidate
 from mirage_onnx.ir import Program, Region, ugraph_extents
 from mirage_onnx.ir.spec import check_interface, check_ugraph
-from mirage_onnx.match.candidates import Candidate, Matches, candidate
+from mirage_onnx.match.candidates import Matches, RegionCandidate, candidate
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
@@ -54,7 +54,7 @@ def replayed(
     for key, o in outcomes.items()
   }
   instances = _instances(program, matches, lock)
-  own: dict[int, list[Candidate]] = {}
+  own: dict[int, list[RegionCandidate]] = {}
   for node, instance in zip(lock.nodes, instances, strict=True):
     own.setdefault(node.region, []).append(instance)
   checks, terms = InstanceChecks(weights), TermChecks()
@@ -82,21 +82,21 @@ def replayed(
   return tuple((c, done[n.region]) for n, c in zip(lock.nodes, instances, strict=True)), found
 
 
-def weights_of(instances: Sequence[Candidate], weights: ModelWeights) -> str:
+def weights_of(instances: Sequence[RegionCandidate], weights: ModelWeights) -> str:
   """A hash of the weights of these instances, in their order."""
   return hashlib.sha256(" ".join(weights.digest(c.region) for c in instances).encode()).hexdigest()
 
 
-def _instances(program: Program, matches: Matches, lock: Lock) -> list[Candidate]:
+def _instances(program: Program, matches: Matches, lock: Lock) -> list[RegionCandidate]:
   """The instance of every node of the lock: one that was matched, or several in one."""
   known = {(c.nodes, c.outputs): c for c in matches.candidates}
   maker: RegionMaker | None = None
-  found, names = list[Candidate](), {n.name: n for n in program.nodes}
+  found, names = list[RegionCandidate](), {n.name: n for n in program.nodes}
   for node in lock.nodes:
     key = frozenset(node.nodes), frozenset(node.outputs)
     if missing := next((n for n in node.nodes if n not in names), None):
       raise MirageError("LOCK_DIFFERS", f"the model has no node {missing!r}")
-    made: Candidate | Rejection | None = known.get(key)
+    made: RegionCandidate | Rejection | None = known.get(key)
     if made is None:
       maker = maker or RegionMaker(program)
       made = candidate(maker, *key)
@@ -109,7 +109,7 @@ def _instances(program: Program, matches: Matches, lock: Lock) -> list[Candidate
 
 def _proven(
   locked: LockedRegion,
-  same: Sequence[Candidate],
+  same: Sequence[RegionCandidate],
   checks: InstanceChecks,
   terms: TermChecks,
   weights: ModelWeights,

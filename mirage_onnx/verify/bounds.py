@@ -24,7 +24,7 @@ from mirage_onnx.verify.fold import KernelFold, fold_terms, fold_ugraph, repeats
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class DependenceBound:
   """What one output element of a program can depend on."""
 
   degree: Degree
@@ -52,7 +52,7 @@ def sparse_zeros(terms: int) -> Fraction:
   return min(Fraction(2, largest_root(Q, terms - 1)), Fraction(1)) if terms < 64 else Fraction(1)
 
 
-def miss_probability(left: Bound, right: Bound, *, logs: bool = False) -> float:
+def miss_probability(left: DependenceBound, right: DependenceBound, *, logs: bool = False) -> float:
   """The bound for one draw; ``logs``: values with equal exponentials are taken for equal."""
   x, y = left.degree, right.degree
   pairs = comb(left.evaluations + right.evaluations + 1, 2)
@@ -84,7 +84,7 @@ def _shift_zeros(scales: frozenset[tuple[Term, int]], weight: int) -> tuple[Frac
   return Fraction(1, largest_root(Q, len(scales))), Fraction(combinations * degree, Q)
 
 
-def pair_miss_probability(left: Bound, right: Bound, terms: tuple[int, int]) -> float:
+def pair_miss_probability(left: DependenceBound, right: DependenceBound, terms: tuple[int, int]) -> float:
   """The bound for one draw in Z_p x Z_q, where a difference has ``terms`` exponential terms.
 
   ``terms``: their number, and how many exponentials are multiplied in one of them. The exponents
@@ -149,17 +149,17 @@ def _root_calls(op: str, exponent: object, reduced: int) -> int:
 Calls = Callable[[str, object, int], int]
 
 
-def term_bound(root: Term, extents: Mapping[str, int], *, shifts: bool = True) -> Bound:
+def term_bound(root: Term, extents: Mapping[str, int], *, shifts: bool = True) -> DependenceBound:
   """The bound of an element of ``root``; ``shifts``: in the free exponential."""
   return _term_bound(root, tuple(sorted(extents.items())), shifts)
 
 
 @lru_cache(maxsize=256)
-def _term_bound(root: Term, items: tuple[tuple[str, int], ...], shifts: bool) -> Bound:
+def _term_bound(root: Term, items: tuple[tuple[str, int], ...], shifts: bool) -> DependenceBound:
   """One region is compared with many candidates."""
   extents = dict(items)
   degrees = fold_terms(DegreeAlgebra(shifts=shifts), [root], extents)
-  return Bound(degrees[root], _term_evaluations(root, extents, _calls))
+  return DependenceBound(degrees[root], _term_evaluations(root, extents, _calls))
 
 
 def _term_evaluations(root: Term, extents: Mapping[str, int], calls: Calls) -> int:
@@ -187,22 +187,22 @@ def ugraph_bounds(
   *,
   shifts: bool = True,
   calls: Calls = _calls,
-) -> dict[str, Bound]:
+) -> dict[str, DependenceBound]:
   """Tensor name -> bound of one of its elements; ``calls`` counts what is evaluated."""
   degrees, kernels = fold_ugraph(DegreeAlgebra(shifts=shifts), graph, params, extents)
   whole = ugraph_extents(graph, params, extents)
-  bounds = {x.name: Bound(degrees[x.name], 0) for x in graph.tensors if x.name in degrees}
+  bounds = {x.name: DependenceBound(degrees[x.name], 0) for x in graph.tensors if x.name in degrees}
   for folded in kernels:
     for save in folded.kernel.saves:
       count = _evaluations(folded, save.arg, bounds, whole, calls)
-      bounds[save.tensor] = Bound(degrees[save.tensor], count)
+      bounds[save.tensor] = DependenceBound(degrees[save.tensor], count)
   return bounds
 
 
 def _evaluations(
   folded: KernelFold[Degree],
   root: int,
-  tensors: Mapping[str, Bound],
+  tensors: Mapping[str, DependenceBound],
   extents: Mapping[str, int],
   calls: Calls,
 ) -> int:

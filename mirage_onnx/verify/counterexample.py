@@ -15,7 +15,7 @@ from mirage_onnx.ir.term import CONST, EXTENT, walk
 from mirage_onnx.verify.field import VOID, P, mul
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.random_test import Difference
 
 #: Name of the tensor that a probed block value is saved to.
@@ -113,13 +113,13 @@ class _Known:
     values = interpret_terms(domain, nodes, difference.inputs, extents)
     self._values, self._factors = [], []
     for node, value in zip(nodes, values, strict=True):
-      residues = Named(domain.residues(value.data), value.axes)
+      residues = NamedArray(domain.residues(value.data), value.axes)
       if (residues.data != VOID).all():
         self._values.append(residues)
         if node.op not in (CONST, EXTENT) and residues.data.all():
           self._factors.append(residues)
 
-  def has(self, value: Named) -> bool:
+  def has(self, value: NamedArray) -> bool:
     axes = value.axes
     inside = [v for v in self._factors if set(v.axes) <= set(axes)]
     if any(_equal(value, v) for v in self._values if set(v.axes) <= set(axes)):
@@ -129,12 +129,12 @@ class _Known:
     return any(_is_product(*triple, axes) for triple in chain(products, quotients))
 
 
-def _equal(x: Named, y: Named) -> bool:
+def _equal(x: NamedArray, y: NamedArray) -> bool:
   aligned = y.aligned(x.axes)
   return np.array_equal(x.data, np.broadcast_to(aligned, x.data.shape))
 
 
-def _is_product(x: Named, y: Named, z: Named, axes: tuple[str, ...]) -> bool:
+def _is_product(x: NamedArray, y: NamedArray, z: NamedArray, axes: tuple[str, ...]) -> bool:
   """x = y z, by the first element before all."""
   if int(x.data.flat[0]) != int(y.data.flat[0]) * int(z.data.flat[0]) % P:
     return False
@@ -157,7 +157,7 @@ def _cone(graph: UGraph, tensor: str) -> Iterator[tuple[int, int]]:
   return reversed(found)
 
 
-def _probe(graph: UGraph, number: int, index: int, difference: Difference) -> Named | None:
+def _probe(graph: UGraph, number: int, index: int, difference: Difference) -> NamedArray | None:
   """The whole tensor that a block value is the tiles of, in residues; None if of none."""
   kernel = graph.kernels[number]
   axes = tuple(sorted(kernel.ops[index].axes))
@@ -171,4 +171,4 @@ def _probe(graph: UGraph, number: int, index: int, difference: Difference) -> Na
     values = interpret_ugraph(domain, short, params, sizes.extents, difference.inputs)
   except ValueError:  # blocks or ranks have different values, or an axis is cut otherwise
     return None
-  return Named(domain.residues(values[_PROBE].data), values[_PROBE].axes)
+  return NamedArray(domain.residues(values[_PROBE].data), values[_PROBE].axes)

@@ -166,7 +166,7 @@ class Field:
     self.draws = self.rows = draws
     self.xp = xp
     keys = rng.integers(0, 1 << 64, size=draws, dtype=np.uint64)
-    self.oracle = field.Oracle(xp.asarray(keys))
+    self.oracle = field.FieldOracle(xp.asarray(keys))
     self._irrational = {name: Field.random(self, rng, ()) for name in sorted(IRRATIONAL)}
     self._voids = False
 

@@ -14,7 +14,7 @@ from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.random_test import Difference, whole
 from mirage_onnx.verify.reals import check_reals
 from mirage_onnx.verify.reduced import small_extents
@@ -115,7 +115,7 @@ def check_terms(region: Region, rng: np.random.Generator) -> Rejection | None:
       arrays = {i.tensor.name: positional(i, inputs[i.name]) for i in region.inputs}
       want = interpret_steps(region, arrays, rounded=False, extents=extents)
       largest = max(float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in want.values())
-      named = {i.name: Named(inputs[i.name][None], i.axes) for i in region.inputs}
+      named = {i.name: NamedArray(inputs[i.name][None], i.axes) for i in region.inputs}
       got = interpret_terms(Float64(), region.terms, named, extents)
       for output, value in zip(region.outputs, got, strict=True):
         x = by_axes(output, want[output.tensor.name], extents)

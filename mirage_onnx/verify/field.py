@@ -145,7 +145,7 @@ def _mix(h: np.ndarray) -> np.ndarray:
   return result
 
 
-class Oracle:
+class FieldOracle:
   """Random functions and permutations of Z_p, one set per draw (the leading array axis)."""
 
   def __init__(self, keys: np.ndarray) -> None:

@@ -7,21 +7,21 @@ from mirage_onnx.ir import term as t
 from mirage_onnx.ir.term import Term
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 
 def interpret_terms(
-  domain: Domain, roots: Iterable[Term], inputs: Mapping[str, Named], extents: Mapping[str, int]
-) -> tuple[Named, ...]:
+  domain: Domain, roots: Iterable[Term], inputs: Mapping[str, NamedArray], extents: Mapping[str, int]
+) -> tuple[NamedArray, ...]:
   """The values of ``roots``.
 
   Raises:
       ValueError: an input is not given, or not over the axes that the term says.
   """
   roots = tuple(roots)
-  memo: dict[Term, Named] = {}
+  memo: dict[Term, NamedArray] = {}
 
-  def value(node: Term) -> Named:
+  def value(node: Term) -> NamedArray:
     if node.op == t.INPUT:
       found = inputs.get(str(node.attr))
       if found is None or set(found.axes) != set(node.axes):
@@ -30,9 +30,9 @@ def interpret_terms(
       return found
     if node.op == t.CONST:
       assert isinstance(node.attr, Fraction | str)
-      return Named(domain.constant(node.attr), ())
+      return NamedArray(domain.constant(node.attr), ())
     if node.op == t.EXTENT:
-      return Named(domain.extent({a: extents[a] for a in _axes(node)}), ())
+      return NamedArray(domain.extent({a: extents[a] for a in _axes(node)}), ())
     if node.op == t.SUM and len(_axes(node)) == 1 and node.args[0].op == t.MUL:
       return _contract(domain, [visit(a) for a in node.args[0].args], _axes(node)[0])
     args = [visit(a) for a in node.args]
@@ -45,7 +45,7 @@ def interpret_terms(
       return named.reduce_(domain, node.op, _axes(node), args[0])
     return named.elementwise(domain, node.op, *args)
 
-  def visit(node: Term) -> Named:
+  def visit(node: Term) -> NamedArray:
     if node not in memo:
       memo[node] = value(node)
     return memo[node]
@@ -58,7 +58,7 @@ def _axes(node: Term) -> tuple[str, ...]:
   return node.attr
 
 
-def _contract(domain: Domain, factors: list[Named], axis: str) -> Named:
+def _contract(domain: Domain, factors: list[NamedArray], axis: str) -> NamedArray:
   """Sum over ``axis`` of a product, as one matmul where the factors split into two groups."""
   outer = [f for f in factors if axis not in f.axes]
   inner = sorted((f for f in factors if axis in f.axes), key=lambda f: -len(f.axes))

@@ -26,7 +26,7 @@ from mirage_onnx.ir.ugraph import (
 )
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.tiles import BLOCK_AXES, RANK_AXIS, AxisCut, Tiling, tiling
 
 
@@ -35,8 +35,8 @@ def interpret_ugraph(
   graph: UGraph,
   params: Sequence[KernelParams],
   extents: Mapping[str, int],
-  inputs: Mapping[str, Named],
-) -> dict[str, Named]:
+  inputs: Mapping[str, NamedArray],
+) -> dict[str, NamedArray]:
   """Tensor name -> value, for all tensors.
 
   ``graph`` is well-formed (``ir/spec.py``); of other graphs some are found out here too.
@@ -47,10 +47,10 @@ def interpret_ugraph(
   extents = ugraph_extents(graph, params, extents)
   items = tuple(sorted(extents.items()))
   tensors = {t.name: t for t in graph.tensors}
-  env: dict[str, Named] = {}
+  env: dict[str, NamedArray] = {}
   for t in graph.tensors:
     if t.role in ("input", "weight"):
-      env[t.name] = Named(inputs[t.name].aligned(t.axes), t.axes)
+      env[t.name] = NamedArray(inputs[t.name].aligned(t.axes), t.axes)
   for kernel, numbers in zip(graph.kernels, params, strict=True):
     tiles = tiling(kernel, numbers, items, domain.xp)
     _Launch(domain, kernel, tiles, tensors, env).run()
@@ -65,10 +65,10 @@ class _Launch:
   kernel: Kernel
   tiles: Tiling
   tensors: Mapping[str, KTensor]
-  env: dict[str, Named]
-  values: dict[int, Named] = field(default_factory=dict)
-  running: dict[int, Named] = field(default_factory=dict)
-  sums: dict[int, Named] = field(default_factory=dict)
+  env: dict[str, NamedArray]
+  values: dict[int, NamedArray] = field(default_factory=dict)
+  running: dict[int, NamedArray] = field(default_factory=dict)
+  sums: dict[int, NamedArray] = field(default_factory=dict)
 
   def run(self) -> None:
     for iteration in range(self.tiles.iterations):
@@ -93,7 +93,7 @@ class _Launch:
         x, merge = self.values[op.args[0]], merge_of(op.op)
         if index not in before:
           start = self.domain.lowest() if merge is MAX else self.domain.neutral(merge.name)
-          first = self._round(op, Named(start, ()))
+          first = self._round(op, NamedArray(start, ()))
           before[index] = named.expand(self.domain, first, named.sizes([x]))
         new = named.elementwise(self.domain, merge.function, before[index], x)
         new = self.values[index] = self._round(op, new)
@@ -103,9 +103,9 @@ class _Launch:
       else:
         self.values[index] = self._value(index, op, iteration)
 
-  def _accumulate(self, index: int, op: BlockOp, active: Named | None) -> None:
+  def _accumulate(self, index: int, op: BlockOp, active: NamedArray | None) -> None:
     merge = merge_of(op.op)
-    old = self.sums.get(index, Named(self.domain.neutral(merge.name), ()))
+    old = self.sums.get(index, NamedArray(self.domain.neutral(merge.name), ()))
     new = self.values[op.args[0]]
     if kind_of(op.op) is Kind.RESCALED:
       scaled = named.elementwise(self.domain, "mul", old, self.values[op.args[1]])
@@ -114,11 +114,11 @@ class _Launch:
       new = named.elementwise(self.domain, merge.function, old, new)
     self.sums[index] = self._keep(active, self._round(op, new), old)
 
-  def _keep(self, active: Named | None, new: Named, old: Named) -> Named:
+  def _keep(self, active: NamedArray | None, new: NamedArray, old: NamedArray) -> NamedArray:
     """``new`` for the ranks that make this iteration."""
     return new if active is None else named.where(self.domain, active, new, old)
 
-  def _value(self, index: int, op: BlockOp, iteration: int) -> Named:
+  def _value(self, index: int, op: BlockOp, iteration: int) -> NamedArray:
     deadline.check()
     args = [self.values[a] for a in op.args]
     kind = kind_of(op.op)
@@ -126,28 +126,28 @@ class _Launch:
       return self._round(op, named.elementwise(self.domain, op.op, *args))
     return self._round(op, _RULES[kind](self, index, op, args, iteration))
 
-  def _constant(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+  def _constant(self, index: int, op: BlockOp, args: list[NamedArray], iteration: int) -> NamedArray:
     if op.value is not None:
-      return Named(self.domain.constant(op.value), ())
-    return Named(self.domain.extent({a: self.tiles.extents[a] for a in op.reduced}), ())
+      return NamedArray(self.domain.constant(op.value), ())
+    return NamedArray(self.domain.extent({a: self.tiles.extents[a] for a in op.reduced}), ())
 
-  def _pointwise(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+  def _pointwise(self, index: int, op: BlockOp, args: list[NamedArray], iteration: int) -> NamedArray:
     return named.power(self.domain, args[0], op.value) if isinstance(op.value, Fraction) else args[0]
 
-  def _product(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+  def _product(self, index: int, op: BlockOp, args: list[NamedArray], iteration: int) -> NamedArray:
     x, y = (self._masked(op, at, "sum", iteration) for at in (0, 1))
     return named.matmul(self.domain, x, y, op.reduced[0])
 
-  def _reduction(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+  def _reduction(self, index: int, op: BlockOp, args: list[NamedArray], iteration: int) -> NamedArray:
     merge = merge_of(op.op)
     x = self._masked(op, 0, merge.name, iteration)
     return named.reduce_(self.domain, merge.reduction, op.reduced, x)
 
-  def _cluster(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+  def _cluster(self, index: int, op: BlockOp, args: list[NamedArray], iteration: int) -> NamedArray:
     x = named.expand(self.domain, args[0], {RANK_AXIS: self.tiles.ranks})
     return named.reduce_(self.domain, merge_of(op.op).reduction, (RANK_AXIS,), x)
 
-  def _load(self, index: int, op: BlockOp, args: list[Named], iteration: int) -> Named:
+  def _load(self, index: int, op: BlockOp, args: list[NamedArray], iteration: int) -> NamedArray:
     result = self.env[op.tensor]
     for axis, cut in self.tiles.cuts[index].items():
       if cut != AxisCut(axis):
@@ -155,7 +155,7 @@ class _Launch:
         result = named.take(result, axis, at, cut.block_axes)
     return result
 
-  def _masked(self, op: BlockOp, position: int, kind: str, iteration: int) -> Named:
+  def _masked(self, op: BlockOp, position: int, kind: str, iteration: int) -> NamedArray:
     """An argument of a reduction, with what the reduction ignores where nothing is."""
     arg = op.args[position]
     result = self.values[arg]
@@ -163,15 +163,15 @@ class _Launch:
       cut = self.tiles.cuts[arg].get(axis, AxisCut(axis))
       valid = self.tiles.tile(cut, iteration).valid
       if valid is not None:
-        ignored = Named(self.domain.neutral(kind), ())
+        ignored = NamedArray(self.domain.neutral(kind), ())
         result = named.where(self.domain, valid, result, ignored)
     return result
 
-  def _round(self, op: BlockOp, x: Named) -> Named:
+  def _round(self, op: BlockOp, x: NamedArray) -> NamedArray:
     data = self.domain.round(x.data, op.dtype)
-    return x if data is x.data else Named(data, x.axes)
+    return x if data is x.data else NamedArray(data, x.axes)
 
-  def _save(self, save: Save) -> Named:
+  def _save(self, save: Save) -> NamedArray:
     """The whole tensor: tiles of a grid dimension are joined to the axis that it splits."""
     tensor, value = self.tensors[save.tensor], self.values[save.arg]
     cuts, blocks = self.tiles.cuts[save.arg], self.tiles.blocks
@@ -203,7 +203,7 @@ class _Launch:
       if bool(((data != first) & ((data == data) | (first == first))).any()):
         raise ValueError(f"two blocks or ranks write different values to {save.tensor}")
       data = data[:, 0]
-    return Named(data, tensor.axes)
+    return NamedArray(data, tensor.axes)
 
 
 #: Kind of operator -> its value; what lives through the loop is ``_iterate``'s.

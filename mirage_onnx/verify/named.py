@@ -11,7 +11,7 @@ from mirage_onnx.verify.domain import Domain
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedArray:
   """``data`` is [run, *axes]."""
 
   data: np.ndarray
@@ -32,7 +32,7 @@ class Named:
     return self.data.transpose(0, *order)[(slice(None), *slot)]
 
 
-def sizes(values: Iterable[Named]) -> dict[str, int]:
+def sizes(values: Iterable[NamedArray]) -> dict[str, int]:
   """Axis -> extent.
 
   Raises:
@@ -46,36 +46,36 @@ def sizes(values: Iterable[Named]) -> dict[str, int]:
   return found
 
 
-def elementwise(domain: Domain, op: str, *args: Named) -> Named:
+def elementwise(domain: Domain, op: str, *args: NamedArray) -> NamedArray:
   """``op`` over the union of the arguments' axes."""
   axes = tuple(sorted(sizes(args)))
-  return Named(domain.elementwise(op, *(a.aligned(axes) for a in args)), axes)
+  return NamedArray(domain.elementwise(op, *(a.aligned(axes) for a in args)), axes)
 
 
-def where(domain: Domain, mask: Named, x: Named, y: Named) -> Named:
+def where(domain: Domain, mask: NamedArray, x: NamedArray, y: NamedArray) -> NamedArray:
   """``x`` where ``mask`` holds, else ``y``, over the union of their axes."""
   axes = tuple(sorted(sizes((mask, x, y))))
-  return Named(domain.xp.where(*(v.aligned(axes) for v in (mask, x, y))), axes)
+  return NamedArray(domain.xp.where(*(v.aligned(axes) for v in (mask, x, y))), axes)
 
 
-def expand(domain: Domain, x: Named, extents: Mapping[str, int]) -> Named:
+def expand(domain: Domain, x: NamedArray, extents: Mapping[str, int]) -> NamedArray:
   """``x`` over further axes, along which it is constant."""
   new = {a: n for a, n in extents.items() if a not in x.axes}
   if not new:
     return x
   axes = (*new, *x.axes)
   shape = (x.data.shape[0], *new.values(), *x.data.shape[1:])
-  return Named(domain.xp.broadcast_to(x.aligned(axes), shape), axes)
+  return NamedArray(domain.xp.broadcast_to(x.aligned(axes), shape), axes)
 
 
-def take(x: Named, axis: str, index: np.ndarray, block_axes: Sequence[str]) -> Named:
+def take(x: NamedArray, axis: str, index: np.ndarray, block_axes: Sequence[str]) -> NamedArray:
   """Elements ``index`` [*block_axes, element] of ``axis``: one tile per block and rank."""
   at = x.axes.index(axis)
   data = x.data.take(index, axis=1 + at)
-  return Named(data, (*x.axes[:at], *block_axes, *x.axes[at:]))
+  return NamedArray(data, (*x.axes[:at], *block_axes, *x.axes[at:]))
 
 
-def fold(domain: Domain, op: str, args: Sequence[Named]) -> Named:
+def fold(domain: Domain, op: str, args: Sequence[NamedArray]) -> NamedArray:
   """``op(op(a, b), c) ...``."""
   result = args[0]
   for a in args[1:]:
@@ -83,21 +83,21 @@ def fold(domain: Domain, op: str, args: Sequence[Named]) -> Named:
   return result
 
 
-def power(domain: Domain, x: Named, e: Fraction) -> Named:
-  return Named(domain.power(x.data, e), x.axes)
+def power(domain: Domain, x: NamedArray, e: Fraction) -> NamedArray:
+  return NamedArray(domain.power(x.data, e), x.axes)
 
 
-def reduce_(domain: Domain, op: str, axes: Iterable[str], x: Named) -> Named:
+def reduce_(domain: Domain, op: str, axes: Iterable[str], x: NamedArray) -> NamedArray:
   """``sum`` or ``rmax`` over ``axes``, all of which x must have."""
   gone = tuple(axes)
   if not set(gone) <= set(x.axes):
     raise ValueError(f"{op} over {gone} of a value over {x.axes}")
   positions = tuple(1 + x.axes.index(a) for a in gone)
   fn = domain.total if op == "sum" else domain.highest
-  return Named(fn(x.data, positions), tuple(a for a in x.axes if a not in gone))
+  return NamedArray(fn(x.data, positions), tuple(a for a in x.axes if a not in gone))
 
 
-def matmul(domain: Domain, x: Named, y: Named, axis: str) -> Named:
+def matmul(domain: Domain, x: NamedArray, y: NamedArray, axis: str) -> NamedArray:
   """Sum over ``axis`` of x * y; other axes that both have are batch axes."""
   if axis not in x.axes or axis not in y.axes:
     raise ValueError(f"matmul over {axis} of values over {x.axes} and {y.axes}")
@@ -111,4 +111,4 @@ def matmul(domain: Domain, x: Named, y: Named, axis: str) -> Named:
   right = y.aligned([*batch, axis, *columns]).reshape(y.data.shape[0], b, k, n)
   axes = (*batch, *rows, *columns)
   product = domain.matmul(left, right)
-  return Named(product.reshape(product.shape[0], *(extent[a] for a in axes)), axes)
+  return NamedArray(product.reshape(product.shape[0], *(extent[a] for a in axes)), axes)

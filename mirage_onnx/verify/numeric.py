@@ -25,7 +25,7 @@ from mirage_onnx.verify.adversarial import mask_inputs
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.ranges import finfo
 from mirage_onnx.verify.samples import (
   CASES,
@@ -227,7 +227,7 @@ class _Pair:
         RejectionError: RANGE.
     """
     region, extents = self.region, self.extents
-    named = {i.name: Named(inputs[i.name], i.axes) for i in region.inputs}
+    named = {i.name: NamedArray(inputs[i.name], i.axes) for i in region.inputs}
     got = interpret_ugraph(Rounded(len(cases)), self.graph, self.numbers, extents, named)
     for number, case in enumerate(cases):
       original, found = originals[number], {}

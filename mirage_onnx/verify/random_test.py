@@ -10,7 +10,7 @@ from mirage_onnx.verify.domain import Field
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.reduced import Instantiation
 
 
@@ -30,7 +30,7 @@ class Difference:
 
   domain: Field
   sizes: Instantiation
-  inputs: Mapping[str, Named]
+  inputs: Mapping[str, NamedArray]
   output: RegionTensor
   draw: int
   element: tuple[int, ...]
@@ -54,13 +54,15 @@ class Difference:
 
 def random_inputs(
   region: Region, domain: Field, extents: Mapping[str, int], rng: np.random.Generator
-) -> dict[str, Named]:
+) -> dict[str, NamedArray]:
   """Region input -> random values over its axes."""
-  return {i.name: Named(domain.random(rng, tuple(extents[a] for a in i.axes)), i.axes) for i in region.inputs}
+  return {
+    i.name: NamedArray(domain.random(rng, tuple(extents[a] for a in i.axes)), i.axes) for i in region.inputs
+  }
 
 
 def compare(
-  region: Region, graph: UGraph, sizes: Instantiation, domain: Field, inputs: Mapping[str, Named]
+  region: Region, graph: UGraph, sizes: Instantiation, domain: Field, inputs: Mapping[str, NamedArray]
 ) -> Agreement | Difference:
   """Run both programs and compare what exists in both.
 
@@ -85,7 +87,7 @@ def compare(
   return Agreement(valid)
 
 
-def whole(value: Named, output: RegionTensor, extents: Mapping[str, int]) -> np.ndarray:
+def whole(value: NamedArray, output: RegionTensor, extents: Mapping[str, int]) -> np.ndarray:
   """[rows, *output.axes]; a term may vary over fewer axes than its tensor."""
   data = value.aligned(output.axes)
   return np.broadcast_to(data, (data.shape[0], *(extents[a] for a in output.axes)))

@@ -10,7 +10,7 @@ from mirage_onnx.ir import Region, UGraph, as_input
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.random_test import whole
 from mirage_onnx.verify.reduced import Instantiation
 
@@ -26,7 +26,7 @@ def check_reals(
   for i in region.inputs:
     data = rng.standard_normal([sizes.extents[a] for a in i.axes])
     cases = np.stack([data, -data, np.abs(data) + 0.5])
-    inputs[i.name] = Named(as_input(cases, i.dtype), i.axes)
+    inputs[i.name] = NamedArray(as_input(cases, i.dtype), i.axes)
   want = interpret_terms(domain, region.terms, inputs, sizes.extents)
   got = interpret_ugraph(domain, graph, sizes.params, sizes.extents, inputs)
   for output, reference in zip(region.outputs, want, strict=True):

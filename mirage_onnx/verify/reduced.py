@@ -103,7 +103,7 @@ def _even(size: int, roles: Roles, blocks: int) -> Iterator[Split]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SizeRule:
   """``uneven`` or ``even``: extents and numbers of blocks to choose from, splits of an axis."""
 
   sizes: tuple[int, ...]
@@ -112,8 +112,8 @@ class Rule:
 
 
 #: The first number of blocks is the usual one.
-UNEVEN = Rule(PRIMES, (2, *range(3, 24, 2)), _uneven)
-EVEN = Rule(EVENS, (3, *range(4, 24, 2)), _even)
+UNEVEN = SizeRule(PRIMES, (2, *range(3, 24, 2)), _uneven)
+EVEN = SizeRule(EVENS, (3, *range(4, 24, 2)), _even)
 
 
 def small_extents(
@@ -172,7 +172,7 @@ def _whole(graph: UGraph, extents: Mapping[str, int]) -> tuple[KernelParams, ...
 class _Solver:
   """One rule applied to one µGraph."""
 
-  def __init__(self, rule: Rule, graph: UGraph) -> None:
+  def __init__(self, rule: SizeRule, graph: UGraph) -> None:
     self._rule, self._kernels = rule, graph.kernels
     self._axes = {a for t in graph.tensors for a in t.axes}
     self._roles: dict[str, list[tuple[Kernel, Roles]]] = {}

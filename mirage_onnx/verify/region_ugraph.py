@@ -25,8 +25,8 @@ from mirage_onnx.ir import (
   Step,
   UGraph,
 )
-from mirage_onnx.match.axes import Named as StepNames
-from mirage_onnx.verify.named import Named
+from mirage_onnx.match.axes import NamedSteps as StepNames
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.step_axes import StepAxes, step_axes
 
 KERNEL = "original"
@@ -43,11 +43,11 @@ class RegionGraph:
     """The extents of these axes where those of the region's are ``sizes``."""
     return self.axes.extents_at(sizes)
 
-  def named(self, x: RegionTensor, data: np.ndarray) -> Named:
+  def named(self, x: RegionTensor, data: np.ndarray) -> NamedArray:
     """An array [row, *axes of the region] over the axes of this graph."""
     extents = self.axes.extents_at(dict(zip(x.axes, data.shape[1:], strict=True)), [x])
     axes = self.ugraph.tensor(x.name).axes
-    return Named(data.reshape(data.shape[0], *(extents[a] for a in axes)), axes)
+    return NamedArray(data.reshape(data.shape[0], *(extents[a] for a in axes)), axes)
 
 
 @dataclass

@@ -27,7 +27,7 @@ from mirage_onnx.ir import DType, KernelParams, Region, UGraph, round_to
 from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.verify.domain import Axes, Float64, real_power
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.numeric import FACTOR, SMALL_ROW, slack
 from mirage_onnx.verify.program_lines import block_name
 from mirage_onnx.verify.ranges import finfo
@@ -248,7 +248,7 @@ class RoundingCheck:
   ) -> Errors:
     given = params or tuple(KernelParams() for _ in graph.kernels)
     numbers = [sample_params(k, p, self._extents) for k, p in zip(graph.kernels, given, strict=True)]
-    named = {i.name: Named(self._inputs[i.name][cases], i.axes) for i in self.region.inputs}
+    named = {i.name: NamedArray(self._inputs[i.name][cases], i.axes) for i in self.region.inputs}
     outputs = {o.name: o.axes for o in self.region.outputs}
     return self._measure(graph, numbers, self._extents, named, outputs)
 
@@ -257,12 +257,12 @@ class RoundingCheck:
     graph: UGraph,
     params: Sequence[KernelParams],
     extents: Mapping[str, int],
-    inputs: Mapping[str, Named],
+    inputs: Mapping[str, NamedArray],
     outputs: Mapping[str, tuple[str, ...]],
   ) -> Errors:
     cases = len(next(iter(inputs.values())).data)
     domain = RunningError(cases, np.random.default_rng([self._seed, 1]))
-    exact = {n: Named(domain.exact(x.data), x.axes) for n, x in inputs.items()}
+    exact = {n: NamedArray(domain.exact(x.data), x.axes) for n, x in inputs.items()}
     got = interpret_ugraph(domain, graph, params, extents, exact)
     result = {}
     for name, axes in outputs.items():

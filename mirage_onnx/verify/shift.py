@@ -21,7 +21,7 @@ from mirage_onnx.verify.adversarial import CASES, adversarial_inputs, even_insta
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.range_check import proven_exponents
 from mirage_onnx.verify.reduced import Instantiation
 from mirage_onnx.verify.term_bounds import Fact, measured
@@ -84,7 +84,7 @@ def check_shift(region: Region, graph: UGraph, seed: int = 0) -> ShiftRecord | R
 def _check(region: Region, graph: UGraph, rng: np.random.Generator) -> ShiftRecord | Rejection:
   sizes = even_instantiation(graph, region)
   inputs = {
-    name: Named(data, next(i.axes for i in region.inputs if i.name == name))
+    name: NamedArray(data, next(i.axes for i in region.inputs if i.name == name))
     for name, data in adversarial_inputs(region, sizes.extents, rng).items()
   }
   domain = _Watched(len(CASES))
@@ -133,7 +133,7 @@ def _labelled(graph: UGraph) -> UGraph:
 
 
 def _allowed(
-  region: Region, graph: UGraph, sizes: Instantiation, inputs: Mapping[str, Named]
+  region: Region, graph: UGraph, sizes: Instantiation, inputs: Mapping[str, NamedArray]
 ) -> dict[str, np.ndarray]:
   """Exp op -> [case], the bound of its arguments."""
   sites = exp_sites(graph)
@@ -162,7 +162,7 @@ def _allowed(
   return result
 
 
-def _full(value: Named, output: RegionTensor, extents: Mapping[str, int]) -> np.ndarray:
+def _full(value: NamedArray, output: RegionTensor, extents: Mapping[str, int]) -> np.ndarray:
   data = value.aligned(output.axes)
   return np.broadcast_to(data, (data.shape[0], *(extents[a] for a in output.axes)))
 

@@ -19,7 +19,7 @@ from mirage_onnx.verify import field
 from mirage_onnx.verify.domain import Field
 from mirage_onnx.verify.free_exponential import FreeExponential
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.symbolic import PART, PREV, RUN, block_values
 
 #: Rounds of redrawing: each leaves about half of the rows that were left.
@@ -73,11 +73,11 @@ def _is_plain(node: Term) -> bool:
 
 def redraw(
   domain: Field,
-  inputs: Mapping[str, Named],
+  inputs: Mapping[str, NamedArray],
   arguments: Sequence[Term],
   extents: Mapping[str, int],
   rng: np.random.Generator,
-) -> dict[str, Named]:
+) -> dict[str, NamedArray]:
   """Inputs at which every one of ``arguments`` is a square, in every draw and element.
 
   Where an argument is no square, one element of the input row that it depends on is redrawn: the
@@ -86,7 +86,7 @@ def redraw(
   Raises:
       RejectionError: INCONCLUSIVE, some argument stays what it is.
   """
-  result = {k: Named(v.data.copy(), v.axes) for k, v in inputs.items()}
+  result = {k: NamedArray(v.data.copy(), v.axes) for k, v in inputs.items()}
   for _ in range(ROUNDS):
     values = interpret_terms(domain, arguments, result, extents)
     bad = []
@@ -94,7 +94,7 @@ def redraw(
       x = domain.residues(value.data)
       missing = (x == field.VOID) | ~field.is_square(np.where(x == field.VOID, 0, x))
       if missing.any():
-        bad.append((argument, Named(missing, value.axes)))
+        bad.append((argument, NamedArray(missing, value.axes)))
     if not bad:
       return result
     for argument, missing in bad:
@@ -104,9 +104,9 @@ def redraw(
 
 def _redraw_rows(
   domain: Field,
-  inputs: Mapping[str, Named],
+  inputs: Mapping[str, NamedArray],
   argument: Term,
-  missing: Named,
+  missing: NamedArray,
   rng: np.random.Generator,
 ) -> None:
   read = [str(n.attr) for n in t.walk([argument]) if n.op == t.INPUT]

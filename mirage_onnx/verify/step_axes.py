@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.match.axes import Named, name_axes
+from mirage_onnx.match.axes import NamedSteps, name_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class StepAxes:
   """``named``: axes of every tensor of the steps, their extents at the region's own sizes."""
 
   region: Region
-  named: Named
+  named: NamedSteps
 
   def extents_at(self, sizes: Mapping[str, int], of: Sequence[RegionTensor] = ()) -> dict[str, int]:
     """The extents of these axes where those of the region's are ``sizes``.

@@ -34,7 +34,7 @@ Cuts = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class SymbolicValue:
   """A block value: its term, and how the axes it still has are cut."""
 
   term: Term | None
@@ -46,14 +46,14 @@ class Value:
     return frozenset(m for by in self.cuts.values() for m in by)
 
 
-def block_values(graph: UGraph) -> dict[tuple[str, int], Value]:
+def block_values(graph: UGraph) -> dict[tuple[str, int], SymbolicValue]:
   """(kernel, index) -> its reading; inputs of terms have the names of the graph's tensors."""
   tensors: dict[str, Term | None] = {
     x.name: t.input_(x.name, x.axes) for x in graph.tensors if x.role in ("input", "weight")
   }
   result = {}
   for kernel in graph.kernels:
-    values: list[Value] = []
+    values: list[SymbolicValue] = []
     for index, op in enumerate(kernel.ops):
       values.append(_value(kernel, op, [values[a] for a in op.args], tensors))
       result[kernel.name, index] = values[-1]
@@ -62,18 +62,20 @@ def block_values(graph: UGraph) -> dict[tuple[str, int], Value]:
   return result
 
 
-def _value(kernel: Kernel, op: BlockOp, args: list[Value], tensors: Mapping[str, Term | None]) -> Value:
+def _value(
+  kernel: Kernel, op: BlockOp, args: list[SymbolicValue], tensors: Mapping[str, Term | None]
+) -> SymbolicValue:
   if op.op == "load":
-    return Value(tensors[op.tensor], _load_cuts(kernel, op))
+    return SymbolicValue(tensors[op.tensor], _load_cuts(kernel, op))
   cuts = {a: by for x in args for a, by in x.cuts.items()}
   terms = [a.term for a in args]
   known = [x for x in terms if x is not None]
   if len(known) < len(terms):
-    return Value(None, {a: by for a, by in cuts.items() if a not in op.reduced})
+    return SymbolicValue(None, {a: by for a, by in cuts.items() if a not in op.reduced})
   if op.op in OVER_AXES:
     left = {a: by for a, by in cuts.items() if a not in op.reduced}
-    return Value(_reduce(op, known, cuts), left)
-  return Value(_inner(kernel, op, known), cuts)
+    return SymbolicValue(_reduce(op, known, cuts), left)
+  return SymbolicValue(_inner(kernel, op, known), cuts)
 
 
 def _load_cuts(kernel: Kernel, op: BlockOp) -> Cuts:

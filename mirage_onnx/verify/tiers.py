@@ -249,7 +249,7 @@ def _proof(records: list[tuple[int, float, str]], tier: Tier) -> Proof:
 
 def _output_bounds(
   case: Case, sizes: Instantiation, *, shifts: bool
-) -> tuple[list[bounds.Bound], list[bounds.Bound]]:
+) -> tuple[list[bounds.DependenceBound], list[bounds.DependenceBound]]:
   theirs = bounds.ugraph_bounds(case.graph, sizes.params, sizes.extents, shifts=shifts)
   mine = [bounds.term_bound(v, sizes.extents, shifts=shifts) for v in case.region.terms]
   return mine, [theirs[o.name] for o in case.region.outputs]

@@ -15,7 +15,7 @@ import numpy as np
 
 from mirage_onnx.ir.block_ops import RUNNING
 from mirage_onnx.ir.ugraph import GRID_NAMES, BlockOp, Kernel, KernelParams, Phase
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 BLOCK_AXES = tuple(f"@{name}" for name in GRID_NAMES)
 RANK_AXIS = "@rank"
@@ -46,11 +46,11 @@ class AxisCut:
 class Tile:
   """``index``: [*block axes, element], into the whole axis. ``valid``: the same shape, or None.
 
-  ``valid`` is a ``Named`` of booleans with one row; None says that every element exists.
+  ``valid`` is a ``NamedArray`` of booleans with one row; None says that every element exists.
   """
 
   index: np.ndarray
-  valid: Named | None
+  valid: NamedArray | None
 
 
 class Tiling:
@@ -71,7 +71,7 @@ class Tiling:
     self.ranks = params.cluster if kernel.cluster else 1
     self.cuts = self._infer_cuts()
     self._tiles: dict[tuple[AxisCut, int], Tile] = {}
-    self._active: dict[int, Named | None] = {}
+    self._active: dict[int, NamedArray | None] = {}
 
   def _infer_cuts(self) -> tuple[dict[str, AxisCut], ...]:
     """Of every block value: axis -> cut."""
@@ -128,7 +128,7 @@ class Tiling:
     start, stop = self._pieces(self._walk)
     return -(-int((stop - start).max()) // self.params.loop_tile)
 
-  def active(self, iteration: int) -> Named | None:
+  def active(self, iteration: int) -> NamedArray | None:
     """[1, *block axes]: who makes this iteration; None where everyone does."""
     if iteration not in self._active:
       self._active[iteration] = None
@@ -176,8 +176,8 @@ class Tiling:
       exists |= length == 0
     return Tile(self.xp.asarray(index), self._mask(exists, (*cut.block_axes, cut.axis)))
 
-  def _mask(self, holds: np.ndarray, axes: tuple[str, ...]) -> Named | None:
-    return None if holds.all() else Named(self.xp.asarray(holds[None]), axes)
+  def _mask(self, holds: np.ndarray, axes: tuple[str, ...]) -> NamedArray | None:
+    return None if holds.all() else NamedArray(self.xp.asarray(holds[None]), axes)
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from golden_texts import texts_of
 from mirage_onnx.ir import DType, KernelParams, parse_ugraph
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 
 def numbers(*tile, c=1, w=2, s=2):
@@ -56,7 +56,7 @@ class Graphs:
   def expected(self, graph, extents, tensors):
     """The outputs in float64, casts rounded, each kernel one block."""
     inputs = {
-      t.name: Named(tensors[t.name].astype(np.float64)[None], t.axes)
+      t.name: NamedArray(tensors[t.name].astype(np.float64)[None], t.axes)
       for t in graph.tensors
       if t.role in ("input", "weight")
     }

@@ -11,7 +11,7 @@ from mirage_onnx.custom_op import race as module
 from mirage_onnx.custom_op.child import Ended
 from mirage_onnx.custom_op.input_facts import input_facts
 from mirage_onnx.custom_op.race import ROUNDS, Arm, Failed, Race, Times, _Session, race, rounds_us
-from mirage_onnx.tune.paired import LOOKS, Verdict
+from mirage_onnx.tune.paired import LOOKS, PairedVerdict
 
 
 def question(*paths, pairs=((0, 1),), seconds=1.0, **more):
@@ -27,7 +27,7 @@ def test_rounds():
 def test_no_more_openings_than_there_is_time(tmp_path):
   path = save(tmp_path / "m.onnx", 1)
   (row,) = race(question(path, path, seconds=0.0)).rows
-  assert row.speedups[0].openings == 1 and row.speedups[0].verdict is Verdict.UNDECIDED
+  assert row.speedups[0].openings == 1 and row.speedups[0].verdict is PairedVerdict.UNDECIDED
 
 
 def test_the_slower_model(tmp_path):
@@ -36,7 +36,7 @@ def test_the_slower_model(tmp_path):
   assert isinstance(found, Times) and found.launches == (0, 0)
   (row,) = found.rows
   assert (row.how, row.sizes) == ("run", "") and row.us[0] > row.us[1] > 0
-  assert row.speedups[0].verdict is Verdict.FASTER and row.speedups[1].verdict is Verdict.SLOWER
+  assert row.speedups[0].verdict is PairedVerdict.FASTER and row.speedups[1].verdict is PairedVerdict.SLOWER
 
 
 def test_every_size_but_those_that_the_original_cannot_run(tmp_path):

@@ -10,7 +10,7 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from tests.codegen.tiled.test_warpgroup import ACROSS, PLAIN, RUN, STANDING, attention, by_wgmma, emit
 
 pytestmark = pytest.mark.gpu
@@ -41,7 +41,7 @@ def test_right_on_the_gpu(h200):
     }
     drawn = [t for t in graph.tensors if t.role in ("input", "weight")]
     given |= {t.name: rng.standard_normal(given[t.name].shape).astype(t.dtype.numpy) for t in drawn}
-    inputs = {t.name: Named(given[t.name].astype(np.float64)[None], t.axes) for t in drawn}
+    inputs = {t.name: NamedArray(given[t.name].astype(np.float64)[None], t.axes) for t in drawn}
     with gpu.scope():
       at = {n: gpu.put(x) for n, x in given.items()}
       gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)

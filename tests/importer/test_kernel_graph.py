@@ -9,13 +9,13 @@ from refused import refused
 from scipy import special
 
 import mirage_onnx as mi
-from mirage_onnx.importer.kernel_graph import GraphTensor, KernelGraph
+from mirage_onnx.importer.kernel_graph import GraphTensor, ProgramBuilder
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.equivalence import check_terms
 from mirage_onnx.verify.interpret_steps import interpret_steps
 
-Build = Callable[[KernelGraph, GraphTensor, GraphTensor], GraphTensor]
+Build = Callable[[ProgramBuilder, GraphTensor, GraphTensor], GraphTensor]
 X, Y = (2, 3, 5), (2, 5, 3)
 
 

@@ -13,7 +13,7 @@ from mirage_onnx.ir.functions import ELEMENTWISE, to_term
 from mirage_onnx.ir.term import Term
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 
 class Expr:
@@ -145,7 +145,7 @@ def test_one_term_is_one_value(a, b, rng):
   del b
   sizes = {"i": 3, "j": 4, "k": 2}
   inputs = {
-    name: Named(rng.uniform(0.5, 2.0, (1, *(sizes[c] for c in axes))), tuple(axes))
+    name: NamedArray(rng.uniform(0.5, 2.0, (1, *(sizes[c] for c in axes))), tuple(axes))
     for name, axes in (("x", "ij"), ("y", "ij"), ("v", "i"), ("w", "jk"))
   }
   got = interpret_terms(Float64(), [read(a)], inputs, sizes)[0]
@@ -187,7 +187,7 @@ def test_normalisation_keeps_the_value(text):
   rng = np.random.default_rng(1)
   sizes = {"i": 2, "j": 3}
   inputs = {
-    n: Named(rng.uniform(0.2, 1.0, (1, *(sizes[c] for c in axes))), tuple(axes))
+    n: NamedArray(rng.uniform(0.2, 1.0, (1, *(sizes[c] for c in axes))), tuple(axes))
     for n, axes in (("x", "ij"), ("y", "ij"), ("v", "i"))
   }
   plain = {k: v.data[0] for k, v in inputs.items()}

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 from small_models import Net, feeds
 
-from mirage_onnx.reduction.pieces import Pieces
+from mirage_onnx.reduction.pieces import ModelParts
 
 
 def run(model, values):
@@ -38,7 +38,7 @@ def given(net):
 def test_every_part_computes_what_the_model_computes(given, rng):
   values = feeds(given, rng)
   values |= run(everything(given), values)
-  pieces = Pieces(given)
+  pieces = ModelParts(given)
   for _ in range(25):
     some = rng.choice(len(given.graph.node), size=rng.integers(1, len(given.graph.node)), replace=False)
     part = pieces.part(tuple(map(int, some)))
@@ -50,7 +50,7 @@ def test_every_part_computes_what_the_model_computes(given, rng):
 
 
 def test_fewer_outputs_and_weights_as_inputs(given, rng):
-  pieces = Pieces(given)
+  pieces = ModelParts(given)
   every = tuple(range(len(given.graph.node)))
   first, second = pieces.yields(every)
   nodes = pieces.needed(every, [first])
@@ -69,7 +69,7 @@ def test_what_has_no_type_is_no_part():
   value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])  # noqa: E731
   graph = helper.make_graph([strange, node], "g", [value("x")], [value("y")])
   imports = [helper.make_opsetid("", 20), helper.make_opsetid("some.where", 1)]
-  pieces = Pieces(helper.make_model(graph, opset_imports=imports))
+  pieces = ModelParts(helper.make_model(graph, opset_imports=imports))
   assert pieces.part((0,)) is None and pieces.part((1,)) is None
   assert pieces.part((0, 1)) is not None
 
@@ -91,7 +91,7 @@ def test_functions_and_subgraphs_come_along(net):
   model.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT16, (4, 8)))
   model.opset_import.append(helper.make_opsetid("mine", 1))
   at = [n.op_type for n in model.graph.node]
-  pieces = Pieces(model)
+  pieces = ModelParts(model)
   part = pieces.part((at.index("If"), at.index("Used")))
   onnx.checker.check_model(part)
   assert y in [i.name for i in part.graph.input]  # the branches read it
@@ -105,6 +105,6 @@ def test_nodes_in_another_order_than_they_compute():
   nodes = [*model.graph.node][::-1]
   del model.graph.node[:]
   model.graph.node.extend(nodes)
-  part = Pieces(model).part((0, 1))
+  part = ModelParts(model).part((0, 1))
   assert [n.op_type for n in part.graph.node] == ["Abs", "Exp"]
   assert np.all(run(part, {"x0": np.zeros((2, 2), np.float16)})[part.graph.output[0].name] == 1)

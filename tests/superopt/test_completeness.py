@@ -16,7 +16,7 @@ from completeness_cases import CASES
 from program_rules import left_out
 from searched_programs import search_programs
 
-from mirage_onnx.superopt.roles import Roles
+from mirage_onnx.superopt.roles import KernelRoles
 
 #: Holes of the search, each with its reason; a repaired one fails here until its line goes.
 HOLES = {}
@@ -37,7 +37,7 @@ def test_the_search_finds_every_program(case):
   programs, found = brute_force(case, np.random.default_rng(0))
   rules = {text: left_out(kernel) for text, kernel in programs.items()}
   wanted = {text for text, rule in rules.items() if rule is None}
-  searched, pruned = search_programs(case.region, Roles(case.loop, case.grid), case.size)
+  searched, pruned = search_programs(case.region, KernelRoles(case.loop, case.grid), case.size)
   excluded = dict(Counter(filter(None, rules.values())))
   print(
     f"{case.name}: size {case.size}, {case.ops}; values by size {sizes_by_level(found)}; "

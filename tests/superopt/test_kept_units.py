@@ -15,7 +15,7 @@ from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.kept_units import unit_record, unit_result
-from mirage_onnx.superopt.result import Bound, Stop
+from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
@@ -43,7 +43,7 @@ def search_with(path, stop=lambda: None):
 
 @pytest.mark.parametrize("space", [EMITTED, ALL], ids=["emitted", "all"])
 def test_units_come_back(space):
-  units = Units(REGION, H200, Bound(), AXIOMS, space)
+  units = Units(REGION, H200, SearchBound(), AXIOMS, space)
   outputs = units.outputs
   results = [units.run(outputs, reads) for reads in units.outline(outputs).derivations]
   assert len(results) > 1 and any(r.kernels for r in results)

@@ -11,9 +11,9 @@ from mirage_onnx.ir import is_part_axis
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import TILED
 from mirage_onnx.superopt.egraph import EGraph
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.roles import enumerate_roles
-from mirage_onnx.superopt.search_structure import Scope
+from mirage_onnx.superopt.search_structure import SearchScope
 from mirage_onnx.superopt.solved import AT_RUN_TIME, kernel_times
 from mirage_onnx.superopt.space import ALL, EMITTED, space_of
 from mirage_onnx.superopt.tiled_expected import expected_tiled_us
@@ -89,7 +89,7 @@ def tiled_region(model, **sizes):
 @pytest.mark.parametrize(("program", "kernels"), [(attention, 1), (centred, 2)])
 def test_the_loop_walks_what_is_reduced(net, program, kernels):
   region = tiled_region(net.model(program(net)), b=4, m=64, l=128)
-  scope = Scope.of(H200, Bound(), region)
+  scope = SearchScope.of(H200, SearchBound(), region)
   assert scope.space is ALL
   found = search_region(region, bound=scope.bound, space=scope.space).candidates
   assert len(found[0].candidate.ugraph.kernels) == kernels
@@ -115,7 +115,7 @@ def test_only_tiled_kernels_reduce_it(net):
 def test_times_of_tiled_kernels_that_a_run_counts(net):
   """Whole tiles, however few elements there are; and what a text for every size takes more."""
   region = tiled_region(net.model(attention(net)), b=4, m=64, l=128)
-  scope = Scope.of(H200, Bound(), region)
+  scope = SearchScope.of(H200, SearchBound(), region)
   best = search_region(region, bound=scope.bound, space=scope.space).candidates[0].candidate
   (kernel,), (params,) = best.ugraph.kernels, best.params
   tiles = dict(zip(kernel.grid, params.tile, strict=True)) | {kernel.loop: params.loop_tile}

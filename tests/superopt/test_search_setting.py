@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search_setting import (
   differing_parts,
   entry_key,
@@ -17,29 +17,29 @@ from mirage_onnx.superopt.search_setting import (
 )
 from mirage_onnx.target import H200
 
-SETTING = setting_text(H200, ["a", "b"], bound=Bound(), grids=frozenset({"x", "y"}))
+SETTING = setting_text(H200, ["a", "b"], bound=SearchBound(), grids=frozenset({"x", "y"}))
 
 
 def test_every_part_decides():
   others = {
-    "target": setting_text(replace(H200, launch_us=1.0), ["a", "b"], bound=Bound(), grids={"x", "y"}),
-    "axioms": setting_text(H200, ["b", "a"], bound=Bound(), grids={"x", "y"}),
-    "bound": setting_text(H200, ["a", "b"], bound=Bound(operators=7), grids={"x", "y"}),
-    "grids": setting_text(H200, ["a", "b"], bound=Bound(), grids={"x, y"}),
+    "target": setting_text(replace(H200, launch_us=1.0), ["a", "b"], bound=SearchBound(), grids={"x", "y"}),
+    "axioms": setting_text(H200, ["b", "a"], bound=SearchBound(), grids={"x", "y"}),
+    "bound": setting_text(H200, ["a", "b"], bound=SearchBound(operators=7), grids={"x", "y"}),
+    "grids": setting_text(H200, ["a", "b"], bound=SearchBound(), grids={"x, y"}),
   }
   for part, other in others.items():
     assert differing_parts(SETTING, other) == (part,)
-  assert differing_parts(SETTING, setting_text(H200, ["a", "b"], bound=Bound())) == ("grids",)
+  assert differing_parts(SETTING, setting_text(H200, ["a", "b"], bound=SearchBound())) == ("grids",)
   found = {entry_key(s, "region", "unit") for s in (SETTING, *others.values())}
   found |= {entry_key(SETTING, "regio", "nunit"), entry_key(SETTING, "region", "other")}
   assert len(found) == 7
 
 
 PRINT_KEY = """
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search_setting import entry_key, setting_text
 from mirage_onnx.target import H200
-setting = setting_text(H200, ["a", "b"], grids=frozenset({"x", "y"}), bound=Bound())
+setting = setting_text(H200, ["a", "b"], grids=frozenset({"x", "y"}), bound=SearchBound())
 print(entry_key(setting, "region", "unit"))
 """
 

@@ -14,11 +14,11 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.renumber import renumber
-from mirage_onnx.superopt.result import Bound, Stop
+from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.search_structure import (
   PROBES,
-  Scope,
+  SearchScope,
   from_known,
   probe,
   probe_shapes,
@@ -29,7 +29,7 @@ from mirage_onnx.superopt.space import space_of
 from mirage_onnx.superopt.structures import StructureStore, family, fixed_axes
 from mirage_onnx.target import H200
 
-SCOPE = Scope(H200)
+SCOPE = SearchScope(H200)
 #: Time for the numbers of one region; processor time, the least of some runs. Of a tiled kernel they
 #: take longer on a busy machine, and so does its search: a share of that is asked for.
 LIMIT_S, RUNS, SHARE = 0.05, 5, 1 / 20
@@ -57,7 +57,7 @@ def slow(name):
 @cache
 def learned(name):
   region, store = PROGRAMS[name](), StructureStore(None, {})
-  scope = Scope.of(H200, Bound(), region)
+  scope = SearchScope.of(H200, SearchBound(), region)
   result = search_structure(region, scope, prover(), store)
   entry = store.get(family(region))
   assert entry is not None
@@ -96,7 +96,7 @@ def test_other_sizes_get_the_best_from_what_is_known(name):
   for extents in other_sizes(region):
     sized = replace(region, extents=extents)
     (fresh, *_) = search(sized, H200, verify).candidates
-    (known, *_) = renumber(entry.graphs, extents, H200, Bound())
+    (known, *_) = renumber(entry.graphs, extents, H200, SearchBound())
     slower = known.predicted_us / fresh.candidate.predicted_us - 1
     if known.known.text != print_ugraph(fresh.candidate.ugraph):
       print(f"{name} {extents}: another µGraph, predicted {slower:+.2%}")
@@ -114,7 +114,7 @@ def test_numbers_take_no_time(name):
 
   search_s = spent(search, region, H200, prover(), space=space_of(region))
   for extents in other_sizes(region):
-    least = min(spent(renumber, entry.graphs, extents, H200, Bound()) for _ in range(RUNS))
+    least = min(spent(renumber, entry.graphs, extents, H200, SearchBound()) for _ in range(RUNS))
     assert least < (SHARE * search_s if name in ATTENTIONS else LIMIT_S)
 
 
@@ -129,8 +129,8 @@ def test_the_probes_are_needed():
   (row,) = set(region.extents) - weight_axes(region)
   own = [g for g in entry.graphs if g.text in proven]
   larger = {**region.extents, row: 100}
-  assert not renumber(own, larger, H200, Bound())
-  assert renumber(entry.graphs, larger, H200, Bound())
+  assert not renumber(own, larger, H200, SearchBound())
+  assert renumber(entry.graphs, larger, H200, SearchBound())
 
 
 @pytest.mark.parametrize("name", ["rmsnorm_linear", "softmax_rows"])

@@ -13,7 +13,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.ugraph import UGraph
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop
-from mirage_onnx.superopt.search_structure import Scope
+from mirage_onnx.superopt.search_structure import SearchScope
 from mirage_onnx.superopt.shared_searches import FAIR, LEAST_S, Answer, Job, SharedSearches, work
 from mirage_onnx.superopt.structures import StructureStore, family
 from mirage_onnx.target import H200
@@ -35,8 +35,8 @@ REGIONS = (at(NORM, 64), SOFTMAX, at(NORM, 128), at(NORM, 64), at(NORM, 256))
 @cache
 def entry():
   job = Job(NORM, 60)
-  answer = work(job, Scope(H200), prover(), Hooks())
-  found = work(Job(NORM, 60, None, answer.proven), Scope(H200), prover(), Hooks()).entry
+  answer = work(job, SearchScope(H200), prover(), Hooks())
+  found = work(Job(NORM, 60, None, answer.proven), SearchScope(H200), prover(), Hooks()).entry
   assert found is not None
   return found
 
@@ -155,8 +155,8 @@ def test_work_searches_where_nothing_known_is_safe():
       return Rejection("NUMERICS", "said so")
     return prove(region, graph, params)
 
-  known = work(Job(NORM, 60, entry()), Scope(H200), prove, Hooks())
+  known = work(Job(NORM, 60, entry()), SearchScope(H200), prove, Hooks())
   assert known.result is not None and known.result.report.states == 0 and not known.proven
-  answer = work(Job(NORM, 60, entry()), Scope(H200), verify, Hooks())
+  answer = work(Job(NORM, 60, entry()), SearchScope(H200), verify, Hooks())
   assert answer.result is not None and answer.result.report.states > 0
   assert answer.result.candidates and answer.proven

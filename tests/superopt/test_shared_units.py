@@ -18,7 +18,7 @@ from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.outlines import Depth
-from mirage_onnx.superopt.result import Bound, Stop, default_bound
+from mirage_onnx.superopt.result import SearchBound, Stop, default_bound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.shared_units import SharedUnits
 from mirage_onnx.superopt.space import ALL
@@ -189,7 +189,7 @@ def test_a_worker_that_is_killed_changes_nothing(shared, started, monkeypatch):
 def test_a_worker_of_another_source_is_not_used(started, monkeypatch):
   alone = searched("rmsnorm_linear")
   monkeypatch.setattr(unit_pool, "generator_digest", lambda: "another")
-  units = SharedUnits(PROGRAMS["rmsnorm_linear"](), H200, Bound(), AXIOMS, ALL, workers=2)
+  units = SharedUnits(PROGRAMS["rmsnorm_linear"](), H200, SearchBound(), AXIOMS, ALL, workers=2)
   try:
     units.offer(0.0, units.jobs(units.outputs, None)[0])
     units._pool._threads[0].join(LONG_S)

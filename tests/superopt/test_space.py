@@ -7,7 +7,7 @@ import pytest
 from search_programs import PROGRAMS
 from small_models import Net, region_of, search_region
 
-from mirage_onnx.superopt.result import Bound, widened
+from mirage_onnx.superopt.result import SearchBound, widened
 from mirage_onnx.superopt.space import ALL, EMITTED, space_of
 
 
@@ -44,6 +44,6 @@ def test_streaming_kernels_contract_no_fp32():
 
 
 def test_the_bound_of_a_wider_space_is_no_narrower():
-  own = replace(Bound(), kernels=4, states=100)
+  own = replace(SearchBound(), kernels=4, states=100)
   assert widened(own, EMITTED) == own
   assert widened(own, ALL) == replace(own, kernels=4, reads=3, states=60_000)

@@ -9,9 +9,9 @@ from small_models import prover
 from mirage_onnx.superopt import structures
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal_lines import entry_line, header_line
-from mirage_onnx.superopt.renumber import Known, renumber
-from mirage_onnx.superopt.result import Bound
-from mirage_onnx.superopt.search_structure import Scope, probe, search_proven
+from mirage_onnx.superopt.renumber import KnownGraph, renumber
+from mirage_onnx.superopt.result import SearchBound
+from mirage_onnx.superopt.search_structure import SearchScope, probe, search_proven
 from mirage_onnx.superopt.structures import StructureStore, cache_folder, dominant
 from mirage_onnx.target import H200
 
@@ -21,7 +21,7 @@ REGION = PROGRAMS["residual_rmsnorm"]()
 
 @cache
 def entry():
-  scope, hooks = Scope(H200), Hooks()
+  scope, hooks = SearchScope(H200), Hooks()
   _, proven = search_proven(REGION, scope, prover(), budget_s=60, hooks=hooks)
   found = probe(REGION, scope, prover(), proven, None, (16, 256), budget_s=60, hooks=hooks)
   assert found is not None and len(found.graphs) > 2 and len(found.shapes) > 2
@@ -121,50 +121,54 @@ def test_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path):
 
 def test_only_canonical_texts_are_known():
   text = entry().graphs[0].text
-  assert Known.of(text) == entry().graphs[0]
+  assert KnownGraph.of(text) == entry().graphs[0]
   for wrong in ("", text[: len(text) // 2], text.replace("\n", "\n\n", 1), f"{text}x"):
     with pytest.raises(ValueError):
-      Known.of(wrong)
+      KnownGraph.of(wrong)
 
 
 def test_the_best_of_every_shape_are_kept(monkeypatch):
   graphs, shapes = entry().graphs, entry().shapes
   monkeypatch.setattr(structures, "MAX_GRAPHS", len(graphs) - 1)
-  kept = dominant(graphs, shapes, H200, Bound())
+  kept = dominant(graphs, shapes, H200, SearchBound())
   assert len(kept) == len(graphs) - 1
   assert [g for g in graphs if g in kept] == list(kept)
   for extents in shapes:
-    best = renumber(graphs, extents, H200, Bound())[0]
-    assert best.predicted_us == renumber(kept, extents, H200, Bound())[0].predicted_us
+    best = renumber(graphs, extents, H200, SearchBound())[0]
+    assert best.predicted_us == renumber(kept, extents, H200, SearchBound())[0].predicted_us
 
 
 def test_what_is_alike_at_all_shapes_comes_last(monkeypatch):
   """A second graph of the same kernels, in other names, takes no place from a different one."""
   graphs, shapes = entry().graphs, entry().shapes
-  again = [Known.of(g.text.replace("kernel k0", "kernel k9").replace("/k0", "/k9")) for g in graphs]
+  again = [KnownGraph.of(g.text.replace("kernel k0", "kernel k9").replace("/k0", "/k9")) for g in graphs]
   both = tuple(x for pair in zip(graphs, again, strict=True) for x in pair)
   monkeypatch.setattr(structures, "MAX_GRAPHS", len(graphs))
   monkeypatch.setattr(structures, "ALIKE", 0.0)
-  kept = dominant(both, shapes, H200, Bound())
+  kept = dominant(both, shapes, H200, SearchBound())
   assert len(kept) == len(graphs)
   for extents in shapes:
-    best, *_ = renumber(both, extents, H200, Bound())
-    assert best.predicted_us == renumber(kept, extents, H200, Bound())[0].predicted_us
-  different = {tuple(r.predicted_us for e in shapes for r in renumber([g], e, H200, Bound())) for g in kept}
-  of_all = {tuple(r.predicted_us for e in shapes for r in renumber([g], e, H200, Bound())) for g in graphs}
+    best, *_ = renumber(both, extents, H200, SearchBound())
+    assert best.predicted_us == renumber(kept, extents, H200, SearchBound())[0].predicted_us
+  different = {
+    tuple(r.predicted_us for e in shapes for r in renumber([g], e, H200, SearchBound())) for g in kept
+  }
+  of_all = {
+    tuple(r.predicted_us for e in shapes for r in renumber([g], e, H200, SearchBound())) for g in graphs
+  }
   assert different == of_all
 
 
 def test_ties_keep_their_order():
   graphs = entry().graphs
   twice = [g for g in graphs for _ in range(2)]
-  ranked = [r.known.text for r in renumber(twice, REGION.extents, H200, Bound())]
-  assert ranked[::2] == [r.known.text for r in renumber(graphs, REGION.extents, H200, Bound())]
+  ranked = [r.known.text for r in renumber(twice, REGION.extents, H200, SearchBound())]
+  assert ranked[::2] == [r.known.text for r in renumber(graphs, REGION.extents, H200, SearchBound())]
 
 
 def test_what_does_not_fit_is_left_out():
   (axis,) = (a for a, n in REGION.extents.items() if n == 4096)
-  assert renumber(entry().graphs, {**REGION.extents, axis: 1 << 24}, H200, Bound()) == ()
+  assert renumber(entry().graphs, {**REGION.extents, axis: 1 << 24}, H200, SearchBound()) == ()
 
 
 def test_the_folder(monkeypatch, tmp_path):

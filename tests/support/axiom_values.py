@@ -14,7 +14,7 @@ from axiom_formulas import FormulaError, part
 
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain, Field
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Numbers:
   """Inputs, extents, and how long the blocks and the iterations of an axis are."""
 
   domain: Domain
-  inputs: Mapping[str, Named]
+  inputs: Mapping[str, NamedArray]
   extents: Mapping[str, int]
   tiles: Mapping[str, int]
   steps: Mapping[str, int]
@@ -44,7 +44,7 @@ class Numbers:
           found = named.take(found, a, at[a], ())
       return found
     if f.op == "const":
-      return Named(self.domain.constant(f.value), ())
+      return NamedArray(self.domain.constant(f.value), ())
     if f.op in ("psum", "pmax", "pscaled"):
       return self._parts(f, at, running)
     if f.op == "scaled":
@@ -79,7 +79,7 @@ class Numbers:
       # A body over the part axis has one block of it here.
       others = tuple(a for a in one.axes if a != part(axis))
       found.append(one.aligned((part(axis), *others)))
-    return Named(np.concatenate(found, axis=1), (part(axis), *others))
+    return NamedArray(np.concatenate(found, axis=1), (part(axis), *others))
 
   def _scaled(self, f, at, running):
     (axis,), (body, top) = f.axes, f.args
@@ -98,7 +98,7 @@ class Numbers:
       if before is None or result is None:
         before, result = now, one
         continue
-      minus = Named(self.domain.constant(Fraction(-1)), ())
+      minus = NamedArray(self.domain.constant(Fraction(-1)), ())
       fall = self._fold("add", before, self._fold("mul", minus, now))
       factor = named.elementwise(self.domain, "exp", fall)
       result = self._fold("add", self._fold("mul", result, factor), one)
@@ -145,7 +145,7 @@ def random_numbers(domain, sides, axes, sizes, rng):
     else:
       data = rng.uniform(0.25, 1.25, (domain.rows, *shape))
       data *= 1 if positive else rng.choice((-1, 1), data.shape)
-    inputs[name] = Named(data, ordered)
+    inputs[name] = NamedArray(data, ordered)
   extents, tiles, steps = ({a: n[i] for a, n in sizes.items()} for i in range(3))
   return Numbers(domain, inputs, extents, tiles, steps)
 

@@ -17,7 +17,7 @@ from mirage_onnx.superopt.canonical import canonical_kernel
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.equivalence import verify
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.random_test import whole
 
 
@@ -79,7 +79,7 @@ def setting_of(case, rng):
   inputs = {n: (tuple(case.inputs[n]), v) for n, v in data.items()}
   tiles = Tiles(extents, counts, case.loop, inputs)
   region = case.region
-  named = {n: Named(v[None], axes) for n, (axes, v) in inputs.items()}
+  named = {n: NamedArray(v[None], axes) for n, (axes, v) in inputs.items()}
   value = interpret_terms(Float64(), region.terms, named, extents)[0]
   target = tiles.tiled(tuple(case.out), whole(value, region.outputs[0], extents)[0])
   ops, reduced = frozenset(case.ops.split()), frozenset(case.reduced)

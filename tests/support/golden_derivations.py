@@ -16,7 +16,7 @@ from mirage_onnx.superopt.choices import Counts, RoleSetting
 from mirage_onnx.superopt.derive import derivations
 from mirage_onnx.superopt.egraph import part_of
 from mirage_onnx.superopt.result import default_bound
-from mirage_onnx.superopt.roles import Roles
+from mirage_onnx.superopt.roles import KernelRoles
 from mirage_onnx.superopt.space import ALL
 from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
@@ -66,7 +66,7 @@ def _temporaries(units, golden):
 
 def _is_kernel_derived(units, kernel, classes):
   parts = {a.partition("/")[0] for s in kernel.saves for a in s.omap if a and is_part_axis(a)}
-  roles = Roles(kernel.loop, kernel.grid, tuple(sorted(parts)))
+  roles = KernelRoles(kernel.loop, kernel.grid, tuple(sorted(parts)))
   reads = frozenset(classes[o.tensor] for o in kernel.loads if o.tensor in classes)
   counts = Counts(limit=units.bound.states)
   inputs = frozenset(units.inputs)

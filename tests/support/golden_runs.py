@@ -11,7 +11,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, round_to, ugraph_extents
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 #: Of the largest element: the last bit of a 16-bit result.
 TOLERANCE = 2e-3
@@ -57,7 +57,7 @@ def complaint(name, target):
     if t.role in ("input", "weight"):
       # Positive: among the inputs are variances.
       values = round_to(rng.uniform(0.1, 1.5, shape), t.dtype)
-      inputs[t.name] = Named(values[None], t.axes)
+      inputs[t.name] = NamedArray(values[None], t.axes)
     tensors[t.name] = values.astype(t.dtype.numpy)
   want = interpret_ugraph(Rounded(), graph, params, extents, inputs)
   # Whoever wrote the inputs may still run when the first kernel starts.

@@ -9,7 +9,7 @@ from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.ir.interval import symmetric
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.verify.domain import Float64
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.program_lines import block_name
 from mirage_onnx.verify.term_bounds import Fact, measured
 
@@ -69,7 +69,7 @@ def hard_inputs(region, extents, rng, limit=LIMIT):
     data = np.clip(np.stack(cases), -1, 1) * limit
     if i.is_weight:
       data = np.broadcast_to(data[:1], data.shape).copy()
-    inputs[i.name] = Named(data, i.axes)
+    inputs[i.name] = NamedArray(data, i.axes)
     known = measured(data[0], i.axes)
     facts[i.name] = known if i.is_weight else Fact(symmetric(limit))
   return inputs, facts

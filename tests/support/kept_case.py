@@ -31,8 +31,8 @@ from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.journal_lines import entry_line, header_line
 from mirage_onnx.superopt.kept_results import KeptResults
-from mirage_onnx.superopt.result import Bound
-from mirage_onnx.superopt.search_structure import Scope, search_structure
+from mirage_onnx.superopt.result import SearchBound
+from mirage_onnx.superopt.search_structure import SearchScope, search_structure
 from mirage_onnx.superopt.structures import StructureStore, family
 from mirage_onnx.target import H200
 from mirage_onnx.verify.equivalence import verify
@@ -83,7 +83,7 @@ def region():
 
 
 def scope():
-  return Scope.of(H200, Bound(), region())
+  return SearchScope.of(H200, SearchBound(), region())
 
 
 @functools.cache

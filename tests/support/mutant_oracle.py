@@ -14,7 +14,7 @@ from mirage_onnx.ir import term as t
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 #: Relative L2 of one output on one case (issue 4, point 6).
 TOLERANCE = 1e-6
@@ -45,7 +45,7 @@ class Scene:
   sizes: Sizes
   extents: Mapping[str, int]
   cases: tuple[str, ...]
-  inputs: Mapping[str, Named]
+  inputs: Mapping[str, NamedArray]
   want: Mapping[str, np.ndarray]
 
 
@@ -64,7 +64,7 @@ def _extents(golden, sizes):
 def scene(region, sizes, extents, seed=0, cases=()):
   cases = cases or case_names(region)
   inputs = _inputs(region, extents, cases, np.random.default_rng(seed))
-  named = {i.name: Named(inputs[i.name], i.axes) for i in region.inputs}
+  named = {i.name: NamedArray(inputs[i.name], i.axes) for i in region.inputs}
   terms = interpret_terms(Float64(len(cases)), region.terms, named, extents)
   want = {
     o.name: np.broadcast_to(

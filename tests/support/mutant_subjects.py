@@ -13,7 +13,7 @@ from mirage_onnx.ir import DType, parse_ugraph
 from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from tests.codegen.conftest import Graphs
 from tests.codegen.conftest import numbers as p
 from tests.codegen.tiled.test_warpgroup import ACROSS, NORM, PLAIN, attention, by_wgmma
@@ -95,7 +95,7 @@ def beside():
       t.name: rng.standard_normal([every[a] for a in t.axes]).astype(t.dtype.numpy) for t in graph.tensors
     }
     drawn = [t for t in graph.tensors if t.role in ("input", "weight")]
-    inputs = {t.name: Named(tensors[t.name].astype(np.float64)[None], t.axes) for t in drawn}
+    inputs = {t.name: NamedArray(tensors[t.name].astype(np.float64)[None], t.axes) for t in drawn}
     found = interpret_ugraph(Rounded(), graph, case.params, case.extents, inputs)
     (out,) = (t for t in graph.tensors if t.role == "output")
     want = found[out.name].aligned(out.axes)[0].astype(np.float64)

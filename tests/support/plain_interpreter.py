@@ -13,7 +13,7 @@ import numpy as np
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase, part_axis, ugraph_extents
 from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Domain
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
 
@@ -29,7 +29,7 @@ def interpret_plainly(domain, graph, params, extents, inputs):
   env = {}
   for t in graph.tensors:
     if t.role in ("input", "weight"):
-      env[t.name] = Named(inputs[t.name].aligned(t.axes), t.axes)
+      env[t.name] = NamedArray(inputs[t.name].aligned(t.axes), t.axes)
   for kernel, numbers in zip(graph.kernels, params, strict=True):
     _Run(domain, kernel, numbers, extents, tensors, env).run()
   return env
@@ -42,7 +42,7 @@ class _Run:
   params: KernelParams
   extents: Mapping[str, int]
   tensors: Mapping[str, KTensor]
-  env: dict[str, Named]
+  env: dict[str, NamedArray]
 
   def run(self):
     numbers = [*self.params.tile, self.params.cluster]
@@ -64,13 +64,13 @@ class _Run:
       if not mask.all():
         where = tuple(int(i) for i in np.argwhere(~mask)[0])
         raise ValueError(f"element {where} of {name} is never written")
-      self.env[name] = Named(sinks[name], self.tensors[name].axes)
+      self.env[name] = NamedArray(sinks[name], self.tensors[name].axes)
 
   def _save(self, block, name, omap, value, sinks, written):
     tensor = self.tensors[name]
     for axis, mapped in zip(self.kernel.grid, omap, strict=True):
       if mapped == part_axis(axis, self.kernel.name):
-        value = Named(value.data[..., None], (*value.axes, mapped))
+        value = NamedArray(value.data[..., None], (*value.axes, mapped))
     data = self.domain.round(value.aligned(tensor.axes), tensor.dtype)
     ranges = [self._range(a, block, omap) for a in tensor.axes]
     if data.shape[1:] != tuple(stop - start for start, stop in ranges):
@@ -142,7 +142,7 @@ class _Run:
 
   def _iterate(self, block, rank, step, running):
     """``running``: of every run_max its value after the iterations so far."""
-    missing = Named(np.empty(0), ())
+    missing = NamedArray(np.empty(0), ())
     values = [missing] * len(self.kernel.ops)
     before = dict(running)
     for index, op in enumerate(self.kernel.ops):
@@ -151,7 +151,7 @@ class _Run:
       if op.op == "run_max":
         x = values[op.args[0]]
         lowest = self.domain.lowest().reshape(-1, *[1] * len(x.axes))
-        start = Named(np.broadcast_to(lowest, x.data.shape), x.axes)
+        start = NamedArray(np.broadcast_to(lowest, x.data.shape), x.axes)
         before.setdefault(index, self._round(op, start))
         new = named.elementwise(self.domain, "max", before[index], x)
         values[index] = running[index] = self._round(op, new)
@@ -183,7 +183,7 @@ class _Run:
     """What no iteration accumulates to: a reduction over no elements."""
     empty = np.empty((*like.data.shape, 0), dtype=like.data.dtype)
     kind = "rmax" if op.op == "acc_max" else "sum"
-    return named.reduce_(self.domain, kind, ("none",), Named(empty, (*like.axes, "none")))
+    return named.reduce_(self.domain, kind, ("none",), NamedArray(empty, (*like.axes, "none")))
 
   def _value(self, op, values, block, rank, step):
     args = [values[a] for a in op.args]
@@ -192,10 +192,10 @@ class _Run:
         result = self._load(op, block, rank, step)
       case "const":
         assert op.value is not None
-        result = Named(self.domain.constant(op.value), ())
+        result = NamedArray(self.domain.constant(op.value), ())
       case "extent":
         sizes = {a: self.extents[a] for a in op.reduced}
-        result = Named(self.domain.extent(sizes), ())
+        result = NamedArray(self.domain.extent(sizes), ())
       case "cast":
         result = args[0]
       case "powr":
@@ -217,7 +217,7 @@ class _Run:
         part = self._piece(part, rank)
       ranges.append(step if op.fmap == axis else part)
     cut = tuple(slice(*r) for r in ranges)
-    return Named(source.data[(slice(None), *cut)], source.axes)
+    return NamedArray(source.data[(slice(None), *cut)], source.axes)
 
   def _round(self, op, x):
-    return Named(self.domain.round(x.data, op.dtype), x.axes)
+    return NamedArray(self.domain.round(x.data, op.dtype), x.axes)

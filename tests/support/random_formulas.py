@@ -27,7 +27,7 @@ from raw_programs import (
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.reduced import reduced_instantiation
 
 _LEAVES = (X, X, Y, C, W, lift(2), lift(3), lift(-1), lift(Fraction(1, 8)), lift(67), size())
@@ -136,7 +136,7 @@ def float64_error(want, got):
   for name, axes in INPUTS.items():
     data = rng.standard_normal([4, *(sizes.extents[a] for a in axes)])
     data[1], data[2] = -data[0], np.abs(data[0]) + 0.3
-    inputs[name] = Named(data, axes)
+    inputs[name] = NamedArray(data, axes)
   x = interpret_terms(domain, region.terms, inputs, sizes.extents)[0].aligned(want.axes)
   y = interpret_ugraph(domain, graph, sizes.params, sizes.extents, inputs)["o"].aligned(want.axes)
   x = np.broadcast_to(x, y.shape)

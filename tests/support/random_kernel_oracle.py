@@ -17,7 +17,7 @@ import numpy as np
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.verify.domain import Float64, Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 #: Runs that round as a kernel does, the first without errors; and that round at random.
 NEAREST, RANDOM = 4, 4
@@ -144,7 +144,7 @@ def interpreted(domain, graph, params, extents, inputs):
   named = {}
   for name, x in inputs.items():
     wide = np.broadcast_to(x.astype(np.float64), (domain.rows, *x.shape))
-    named[name] = Named(wide, axes[name])
+    named[name] = NamedArray(wide, axes[name])
   values = interpret_ugraph(domain, graph, params, extents, named)
   found = {}
   for t in graph.tensors:

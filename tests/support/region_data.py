@@ -10,14 +10,14 @@ from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 Arrays = Mapping[str, np.ndarray]
 
 
 def named(region, values):
   return {
-    i.name: Named(by_axes(i, values[i.tensor.name], region.extents)[None], i.axes) for i in region.inputs
+    i.name: NamedArray(by_axes(i, values[i.tensor.name], region.extents)[None], i.axes) for i in region.inputs
   }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import saved_references as references
 from golden_texts import texts_of
 
-from mirage_onnx.importer.kernel_graph import KernelGraph
+from mirage_onnx.importer.kernel_graph import ProgramBuilder
 
 _FILES = texts_of("saved")
 
@@ -19,7 +19,7 @@ _FILES = texts_of("saved")
 @dataclass(frozen=True)
 class Example:
   name: str
-  reference: Callable[[], KernelGraph]
+  reference: Callable[[], ProgramBuilder]
 
   def text(self):
     """The graphs as a file: one line per kernel operator."""

@@ -9,7 +9,7 @@ from mirage_onnx.formats.mirage.graph import parse_saved
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 
 def read(graph, reference):
@@ -26,7 +26,7 @@ def values(ours, truth):
   arrays = dict(zip(truth.program.inputs, truth.inputs, strict=True))
   extents = ours.region.extents
   inputs = {
-    i.name: Named(arrays[i.tensor.name].reshape(1, *(extents[a] for a in i.axes)), i.axes)
+    i.name: NamedArray(arrays[i.tensor.name].reshape(1, *(extents[a] for a in i.axes)), i.axes)
     for i in ours.region.inputs
   }
   (output,) = ours.region.outputs

@@ -9,13 +9,13 @@ from mirage_onnx.superopt.build import build_kernel
 from mirage_onnx.superopt.canonical import block_terms, canonical_kernel
 from mirage_onnx.superopt.choices import Counts, RoleSetting
 from mirage_onnx.superopt.derive import derivations
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
 
-#: Without the limits of ``Bound`` that choose among equal heavy work by its cost.
-EXHAUSTIVE = Bound(
+#: Without the limits of ``SearchBound`` that choose among equal heavy work by its cost.
+EXHAUSTIVE = SearchBound(
   operators=8, nodes=4000, states=500_000, chains=None, parts=None, groupings=None,
   spellings=None,
 )  # fmt: skip

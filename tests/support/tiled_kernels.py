@@ -15,7 +15,7 @@ from mirage_onnx.ir import DType, KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 #: o0 = softmax(i1 i0^T) i2 with a running maximum; a1 are the keys.
 ATTENTION = PROGRAMS["attention"]
@@ -137,7 +137,7 @@ def errors(cases, seed):
         drawn = rng.standard_normal(shape)
         drawn = drawn > 0 if t.dtype is DType.BOOL else drawn
         tensors[t.name] = np.asarray(drawn).astype(t.dtype.numpy)
-        inputs[t.name] = Named(tensors[t.name].astype(np.float64)[None], t.axes)
+        inputs[t.name] = NamedArray(tensors[t.name].astype(np.float64)[None], t.axes)
       else:
         tensors[t.name] = np.full(shape, np.nan).astype(t.dtype.numpy)
     module.run(tensors, [i for i, owner in enumerate(owners) if owner == number])

@@ -7,7 +7,7 @@ import pytest
 from search_programs import PROGRAMS
 
 from mirage_onnx.codegen.candidates import emit_candidate
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.targets import TARGETS
@@ -22,7 +22,7 @@ LEAST_SHARE, BESIDE_US = 0.55, 12.0
 def chosen(program, name):
   region, target = PROGRAMS[program](), TARGETS[name]
   prove = prover(region, derived=True)
-  found = search(region, target, prove, bound=Bound(), space=space_of(region), budget_s=60.0)
+  found = search(region, target, prove, bound=SearchBound(), space=space_of(region), budget_s=60.0)
   return region, found.candidates[0].candidate
 
 

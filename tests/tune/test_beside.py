@@ -17,7 +17,7 @@ from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.program import Node
-from mirage_onnx.match.candidates import Candidate
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.siblings import siblings
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.rewrite.apply import apply
@@ -174,7 +174,7 @@ def test_groups_do_not_need_each_other_in_a_circle():
 
   def chosen(output):
     inputs = [SimpleNamespace(source=SimpleNamespace(name=i), is_weight=False) for i in reads[output]]
-    return Candidate(SimpleNamespace(given=inputs), {f"n{output}"}, {output})
+    return RegionCandidate(SimpleNamespace(given=inputs), {f"n{output}"}, {output})
 
   assert siblings(program, [*map(chosen, "dbac")]) == ((1, 2),)
   assert siblings(program, [*map(chosen, "dbc")]) == ((0, 2),)

@@ -15,7 +15,7 @@ from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.disappearing import disappearing
 from mirage_onnx.match.partition import choose
 from mirage_onnx.tune.expected import Expectations, Guess
-from mirage_onnx.tune.exploring import Plan, enough, explored
+from mirage_onnx.tune.exploring import TimingPlan, enough, explored
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Lost, Measured
 
@@ -163,7 +163,7 @@ def test_a_larger_budget_is_more_patient(layered):
 def test_what_a_second_has_to_bring():
   expected = SimpleNamespace(seconds=lambda o: 10.0)
   found = dict.fromkeys("ab")
-  some = lambda a, b: Plan(("a", "b"), {"a": a, "b": b}, 1000.0, 400.0)  # noqa: E731
+  some = lambda a, b: TimingPlan(("a", "b"), {"a": a, "b": b}, 1000.0, 400.0)  # noqa: E731
   assert enough(some(20.0, 1.0), expected, found) == ""
   assert "of the model's time" in enough(some(1.0, 0.5), expected, found)
   assert "a second" in enough(some(4.0, 3.0), expected, found)

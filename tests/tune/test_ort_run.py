@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from small_models import Net
 
-from mirage_onnx.tune.ort_run import Bound
+from mirage_onnx.tune.ort_run import BoundSession
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 KINDS = (BF16, np.float16, np.float32, np.float64, np.int64, np.int32, np.bool_, np.uint8)
@@ -26,7 +26,7 @@ def read(at, shape, dtype):
 
 def bound(model, feeds):
   session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-  made = Bound(session, feeds, "cpu", write, read)
+  made = BoundSession(session, feeds, "cpu", write, read)
   session.run_with_iobinding(made.binding)
   return made
 

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from mirage_onnx.tune.paired import ALPHA, LOOKS, Verdict, decide, speedup, spent
+from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, decide, speedup, spent
 
 #: Simulated questions; of 1 % wrong answers 3000 show 30, with a deviation of 5.5.
 TRIES = 3000
@@ -56,17 +56,17 @@ def answer(rng, truth, luck):
 @pytest.mark.parametrize("truth", [1.0, 0.99])
 def test_false_accepts(truth, luck):
   rng = np.random.default_rng(0)
-  wrong = sum(answer(rng, truth, luck).verdict is Verdict.FASTER for _ in range(TRIES))
+  wrong = sum(answer(rng, truth, luck).verdict is PairedVerdict.FASTER for _ in range(TRIES))
   assert wrong <= 0.01 * TRIES
 
 
 def test_what_is_faster_is_found():
   rng = np.random.default_rng(0)
-  assert np.mean([answer(rng, 1.1, none).verdict is Verdict.FASTER for _ in range(200)]) > 0.97
+  assert np.mean([answer(rng, 1.1, none).verdict is PairedVerdict.FASTER for _ in range(200)]) > 0.97
   found = [answer(rng, 1.3, even) for _ in range(200)]
-  assert np.mean([f.verdict is Verdict.FASTER for f in found]) > 0.95
+  assert np.mean([f.verdict is PairedVerdict.FASTER for f in found]) > 0.95
   assert np.mean([f.low <= 1.3 <= f.high for f in found]) > 0.97
-  assert np.mean([answer(rng, 0.75, even).verdict is Verdict.SLOWER for _ in range(200)]) > 0.95
+  assert np.mean([answer(rng, 0.75, even).verdict is PairedVerdict.SLOWER for _ in range(200)]) > 0.95
 
 
 def test_samples_of_one_opening_would_claim_what_is_luck():
@@ -82,11 +82,11 @@ def test_samples_of_one_opening_would_claim_what_is_luck():
 
 def test_bounds():
   one, two = speedup([1.5], 0.01), speedup([1.4, 1.6], 0.01)
-  assert (one.low, one.high, one.verdict) == (0.0, inf, Verdict.UNDECIDED)
+  assert (one.low, one.high, one.verdict) == (0.0, inf, PairedVerdict.UNDECIDED)
   assert 0 < two.low < 1 < 1.49 < two.mean < 1.5 < two.high and two.openings == 2
   assert speedup([1.05] * 4, 0.01).low < 1.05  # no three agree so well but by chance
-  assert speedup([1.05, 1.06, 1.05, 1.06], 0.01).verdict is Verdict.FASTER
-  assert speedup([0.95, 0.94, 0.95, 0.94], 0.01).verdict is Verdict.SLOWER
+  assert speedup([1.05, 1.06, 1.05, 1.06], 0.01).verdict is PairedVerdict.FASTER
+  assert speedup([0.95, 0.94, 0.95, 0.94], 0.01).verdict is PairedVerdict.SLOWER
 
 
 def test_looks_end_with_the_decision():
@@ -101,13 +101,13 @@ def test_looks_end_with_the_decision():
 
   undecided = [0.9, 1.1, 0.95, 1.07, 1.0, 0.99, 1.01, 0.9, 1.1]
   (found,) = decide(openings([2.0] * LOOKS[-1]))
-  assert found.verdict is Verdict.FASTER and asked == [LOOKS[0]] == [found.openings]
+  assert found.verdict is PairedVerdict.FASTER and asked == [LOOKS[0]] == [found.openings]
   asked.clear()
   same, faster = decide(
     openings((undecided * 3)[: LOOKS[-1]], [2.0] * LOOKS[-1])
   )  # one goes on as long as another does
   assert asked == list(LOOKS) and same.openings == faster.openings == LOOKS[-1]
-  assert (same.verdict, faster.verdict) == (Verdict.UNDECIDED, Verdict.FASTER)
+  assert (same.verdict, faster.verdict) == (PairedVerdict.UNDECIDED, PairedVerdict.FASTER)
   asked.clear()
   (found,) = decide(openings(undecided[:5]))  # no more come
   assert asked == list(LOOKS[:2]) and found.openings == 5

@@ -10,7 +10,7 @@ from mirage_onnx.verify.domain import Field, Float64, Rounded
 from mirage_onnx.verify.interpret_steps import interpret_steps, positional
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.reduced import reduced_instantiations
 
 ROWS = 2
@@ -30,7 +30,7 @@ def outputs(domain, golden, sizes):
   if isinstance(domain, Field):
     # Any numbers below p will do.
     data = {name: np.abs(x * 2**29).astype(np.uint64) for name, x in data.items()}
-  inputs = {i.name: Named(domain.xp.asarray(data[i.name]), i.axes) for i in region.inputs}
+  inputs = {i.name: NamedArray(domain.xp.asarray(data[i.name]), i.axes) for i in region.inputs}
   got = interpret_ugraph(domain, golden.ugraph, sizes.params, sizes.extents, inputs)
   want = interpret_terms(domain, region.terms, inputs, sizes.extents)
   return [*(got[o.name].data for o in region.outputs), *(v.data for v in want)]

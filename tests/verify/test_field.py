@@ -13,7 +13,7 @@ from mirage_onnx.verify.exponent_pair import ExponentPair
 from mirage_onnx.verify.field import VOID, P, Q
 from mirage_onnx.verify.free_exponential import FreeExponential
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.square_root import FreeExponentialRoots, SquareRoots
 
 RNG = np.random.default_rng(0)
@@ -104,7 +104,7 @@ def test_a_rational_is_its_quotient():
 
 
 def test_random_functions_are_uniform_and_depend_on_name_and_draw():
-  oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
+  oracle = field.FieldOracle(np.array([1, 2], dtype=np.uint64))
   x = np.broadcast_to(np.arange(100_000, dtype=np.uint64), (2, 100_000))
   y, z = oracle.call("exp", x), oracle.call("erf", x)
   for values in (y[0], y[1], z[0]):
@@ -115,7 +115,7 @@ def test_random_functions_are_uniform_and_depend_on_name_and_draw():
 
 
 def test_random_functions_of_several_arguments_tell_all_of_them():
-  oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
+  oracle = field.FieldOracle(np.array([1, 2], dtype=np.uint64))
   x, y, z = (draw(2, 5000) for _ in range(3))
   value = oracle.call("select", x, y, z)
   one = np.uint64(1)
@@ -127,7 +127,7 @@ def test_random_functions_of_several_arguments_tell_all_of_them():
 
 
 def test_permutations_are_inverted():
-  oracle = field.Oracle(np.array([1, 2], dtype=np.uint64))
+  oracle = field.FieldOracle(np.array([1, 2], dtype=np.uint64))
   x = np.concatenate([draw(2, 5000), np.full((2, 1), P - 1, dtype=np.uint64)], axis=1)
   y = oracle.permute("max", x)
   assert (y < P).all() and (y != x).any()
@@ -178,7 +178,7 @@ def test_every_function_means_its_term_in_every_domain(op, name):
   rng = np.random.default_rng(5)
   d = DOMAINS[name](rng)
   arity = functions.ELEMENTWISE[op].arity
-  args = [Named(d.random(rng, (5,)), ("k",)) for _ in range(arity)]
+  args = [NamedArray(d.random(rng, (5,)), ("k",)) for _ in range(arity)]
   inputs = {f"i{n}": a for n, a in enumerate(args)}
   value = functions.to_term(op, *(term.input_(name, ["k"]) for name in inputs))
   (want,) = interpret_terms(d, [value], inputs, {"k": 5})

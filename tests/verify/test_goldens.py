@@ -13,7 +13,7 @@ from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.equivalence import Proof, check_terms, verify
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.reduced import reduced_instantiation
 from mirage_onnx.verify.shift import check_shift
 from mirage_onnx.verify.tiers import Tier
@@ -27,7 +27,7 @@ SAME = 1e-9
 def error(golden, extents, params):
   rng = np.random.default_rng(0)
   inputs = {
-    i.name: Named(rng.standard_normal((1, *(extents[a] for a in i.axes))), i.axes)
+    i.name: NamedArray(rng.standard_normal((1, *(extents[a] for a in i.axes))), i.axes)
     for i in golden.region.inputs
   }
   want = interpret_terms(Float64(), golden.region.terms, inputs, extents)

@@ -17,7 +17,7 @@ from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.verify.domain import Field, Float64, Rounded
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.reduced import reduced_instantiations
 
 RNG = np.random.default_rng(5)
@@ -25,13 +25,13 @@ REAL = Float64()
 
 
 def over(axes, *shape):
-  return Named(RNG.standard_normal((1, *shape)), tuple(axes))
+  return NamedArray(RNG.standard_normal((1, *shape)), tuple(axes))
 
 
 def reals(graph, extents, seed, rows=2):
   rng = np.random.default_rng(seed)
   return {
-    t.name: Named(rng.standard_normal((rows, *(extents[a] for a in t.axes))), t.axes)
+    t.name: NamedArray(rng.standard_normal((rows, *(extents[a] for a in t.axes))), t.axes)
     for t in graph.tensors
     if t.role in ("input", "weight")
   }
@@ -45,7 +45,7 @@ def residues(graph, extents, seed, zeros=0.0):
     if t.role in ("input", "weight"):
       data = domain.random(rng, tuple(extents[a] for a in t.axes))
       data[rng.random(data.shape) < zeros] = 0
-      inputs[t.name] = Named(data, t.axes)
+      inputs[t.name] = NamedArray(data, t.axes)
   return inputs
 
 
@@ -159,7 +159,7 @@ def test_running_values_by_hand():
   data = np.array([[[1.0, 3.0, 2.0, -1.0, 5.0], [-np.inf] * 5]])
   got = interpret_ugraph(
     REAL, parse_ugraph(RUNNING), [KernelParams((1,), loop_tile=2)], {"a": 2, "b": 5},
-    {"i0": Named(data, ("a", "b"))},
+    {"i0": NamedArray(data, ("a", "b"))},
   )  # fmt: skip
   lowest = -float(np.finfo(np.float32).max)
   assert got["o0"].data.tolist() == [[11.0, 3 * lowest]]
@@ -184,7 +184,9 @@ PARTS = PROGRAMS["largest_of_parts"]
 def test_every_block_saves_its_part():
   data = np.arange(14.0).reshape(1, 2, 7)
   params = [KernelParams((3, 1)), KernelParams((2,), loop_tile=2)]
-  got = interpret_ugraph(REAL, parse_ugraph(PARTS), params, {"a": 2, "b": 7}, {"i0": Named(data, ("a", "b"))})
+  got = interpret_ugraph(
+    REAL, parse_ugraph(PARTS), params, {"a": 2, "b": 7}, {"i0": NamedArray(data, ("a", "b"))}
+  )
   assert got["t0"].data.tolist() == [[[2.0, 9.0], [5.0, 12.0], [6.0, 13.0]]]
   assert got["o0"].data.tolist() == [[13.0, 34.0]]
 

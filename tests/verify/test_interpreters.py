@@ -12,7 +12,7 @@ from mirage_onnx.verify import named
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_steps import by_axes, interpret_steps, positional
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 
 RNG = np.random.default_rng(3)
 REAL = Float64()
@@ -20,7 +20,7 @@ ROWS = region("softmax_rows")
 
 
 def over(axes, *shape):
-  return Named(RNG.standard_normal((1, *shape)), tuple(axes))
+  return NamedArray(RNG.standard_normal((1, *shape)), tuple(axes))
 
 
 def test_axes_meet_by_name():
@@ -40,7 +40,7 @@ def test_matmul_contracts_one_axis_and_batches_the_shared_ones():
 
 def test_values_are_chosen_taken_and_spread_by_axis_names():
   x, y = over("ab", 2, 3), over("b", 3)
-  mask = Named(np.array([[True, False]]), ("a",))
+  mask = NamedArray(np.array([[True, False]]), ("a",))
   chosen = named.where(REAL, mask, x, y)
   assert chosen.axes == ("a", "b")
   assert np.array_equal(chosen.data[0], np.stack([x.data[0, 0], y.data[0]]))

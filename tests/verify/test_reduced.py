@@ -13,7 +13,7 @@ from mirage_onnx.ir import Kernel, UGraph, parse_ugraph, part_axis, ugraph_exten
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.reduced import reduced_instantiation, reduced_instantiations, small_extents
 
 
@@ -151,7 +151,7 @@ def shows(region, graph, sizes):
   """Does the graph differ from the region in float64, or fail, at these sizes?"""
   domain, rng = Float64(2), np.random.default_rng(1)
   inputs = {
-    i.name: Named(rng.standard_normal((2, *(sizes.extents[a] for a in i.axes))), i.axes)
+    i.name: NamedArray(rng.standard_normal((2, *(sizes.extents[a] for a in i.axes))), i.axes)
     for i in region.inputs
   }
   want = interpret_terms(domain, region.terms, inputs, sizes.extents)

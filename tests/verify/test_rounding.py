@@ -13,7 +13,7 @@ from mirage_onnx.ir import DType, parse_ugraph, print_ugraph
 from mirage_onnx.ir.functions import ELEMENTWISE
 from mirage_onnx.verify.domain import Float64, Rounded, real_power
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.numeric import FACTOR, SLACK, SMALL_ROW
 from mirage_onnx.verify.rounding import (
   CASES,
@@ -117,7 +117,7 @@ def test_true_errors_are_as_large_as_estimated(given):
   estimated = check._candidate(given.ugraph, given.params)
   sizes, inputs = check._extents, check._inputs
   numbers = [sample_params(k, p, sizes) for k, p in zip(given.ugraph.kernels, given.params, strict=True)]
-  named = {i.name: Named(inputs[i.name], i.axes) for i in given.region.inputs}
+  named = {i.name: NamedArray(inputs[i.name], i.axes) for i in given.region.inputs}
   exact, rounded = (
     interpret_ugraph(d, given.ugraph, numbers, sizes, named)
     for d in (Float64(len(CASES)), Rounded(len(CASES)))

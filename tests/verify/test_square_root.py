@@ -10,7 +10,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.verify import field
 from mirage_onnx.verify.field import VOID
 from mirage_onnx.verify.interpret_term import interpret_terms
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.square_root import FreeExponentialRoots, SquareRoots, redraw, root_arguments
 
 EXTENTS = {"i": 7, "j": 5}
@@ -20,7 +20,9 @@ DRAWS = 4
 
 def drawn(domain):
   rng = np.random.default_rng(1)
-  return {n: Named(domain.random(rng, tuple(EXTENTS[a] for a in axes)), axes) for n, axes in AXES.items()}
+  return {
+    n: NamedArray(domain.random(rng, tuple(EXTENTS[a] for a in axes)), axes) for n, axes in AXES.items()
+  }
 
 
 def test_roots_of_squares_obey_the_laws_of_positive_numbers():

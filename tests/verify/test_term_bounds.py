@@ -20,7 +20,7 @@ from mirage_onnx.verify.adversarial import even_instantiation
 from mirage_onnx.verify.domain import Float64
 from mirage_onnx.verify.interpret_term import interpret_terms
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import Named
+from mirage_onnx.verify.named import NamedArray
 from mirage_onnx.verify.program_lines import ugraph_lines
 from mirage_onnx.verify.ranges import follow
 from mirage_onnx.verify.term_bounds import Bounds, Fact, measured
@@ -192,10 +192,10 @@ def test_no_value_of_a_random_term_leaves_its_interval(data):
     kind = data.draw(st.sampled_from(["normal", "ends", "equal", "offset"]))
     x = rng.standard_normal(shape)
     x = {"normal": x, "ends": np.sign(x) * 4, "equal": x * 0 + 3, "offset": x / 64 + 4}[kind]
-    inputs[name] = Named(x, over)
+    inputs[name] = NamedArray(x, over)
     facts[name] = Fact(iv.symmetric(float(np.abs(x).max())))
   facts["w"] = measured(inputs["w"].data[0], axes["w"])
-  inputs["w"] = Named(np.repeat(inputs["w"].data[:1], 3, 0), axes["w"])
+  inputs["w"] = NamedArray(np.repeat(inputs["w"].data[:1], 3, 0), axes["w"])
   bounds = Bounds(EXTENTS, facts)
   for value, found in zip(pool, interpret_terms(Float64(3), pool, inputs, EXTENTS), strict=True):
     finite = found.data[np.isfinite(found.data)]

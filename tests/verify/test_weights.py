@@ -15,7 +15,7 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.interval import Interval
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.searching import Setting, search_all
-from mirage_onnx.superopt.result import Bound
+from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.target import H200
 from mirage_onnx.verify import extremes as module
 from mirage_onnx.verify import weights
@@ -114,7 +114,7 @@ def test_once_in_a_run(workers, monkeypatch):
   """Workers ask their parent, which measures."""
   (loaded, regions), counted = gated(), Counted(monkeypatch)
   monkeypatch.setattr(searching, "MIN_REGIONS", 2)
-  setting = Setting(H200, Bound(), time.monotonic() + 300)
+  setting = Setting(H200, SearchBound(), time.monotonic() + 300)
   results = []
   search_all(loaded, regions[-4:], setting, workers=workers, done=lambda _, r: results.append(r))
   assert any(r.candidates for r in results)

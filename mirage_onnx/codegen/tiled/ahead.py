@@ -25,7 +25,7 @@ from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.codegen.tiled.pairs_text import in_pairs
 from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
 from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan
-from mirage_onnx.codegen.tiled.steps import Copy, Fetch, Held, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.steps import Copy, Fetch, Held, ThreadGraph, ThreadStep
 from mirage_onnx.codegen.tiled.values import ValueWriter
 
 #: Registers of a lane that loads may take before an iteration waits, and through all of the loop.
@@ -49,7 +49,7 @@ class Issued:
     return cls(body, _fitting(lowering, graph.after, min(room - most + left, MOST_THROUGH))[0])
 
 
-def _fitting(lowering: Lowering, steps: Sequence[Step], room: int) -> tuple[tuple[Held, ...], int]:
+def _fitting(lowering: Lowering, steps: Sequence[ThreadStep], room: int) -> tuple[tuple[Held, ...], int]:
   """The first fetches that ``room`` has registers for, and what is left of it."""
   found = []
   for held in (s.to for s in steps if isinstance(s, Fetch)):

@@ -11,23 +11,23 @@ from dataclasses import replace
 from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.barriers import Unordered, unordered_behind, with_barriers
 from mirage_onnx.codegen.tiled.lower import Lowering
-from mirage_onnx.codegen.tiled.op_order import Node, Order, fewest_barriers
-from mirage_onnx.codegen.tiled.steps import Barrier, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.op_order import Order, OrderedStep, fewest_barriers
+from mirage_onnx.codegen.tiled.steps import ThreadBarrier, ThreadGraph, ThreadStep
 from mirage_onnx.ir.block_ops import CLUSTER, Kind, kind_of
 
-_Steps = tuple[Step, ...]
+_Steps = tuple[ThreadStep, ...]
 #: Row tiles up to which the loads of a contraction that reads device memory take few registers.
 _MOST_ROWS = 4
 
 
-def merged(steps: Sequence[Step]) -> _Steps:
+def merged(steps: Sequence[ThreadStep]) -> _Steps:
   """Neighbouring elementwise steps of one form as one."""
-  found: list[Step] = []
+  found: list[ThreadStep] = []
   for step in steps:
     last = found[-1] if found else None
-    if isinstance(step, do.Run) and isinstance(last, do.Run) and step.form == last.form:
+    if isinstance(step, do.ThreadRun) and isinstance(last, do.ThreadRun) and step.form == last.form:
       touched = tuple(dict.fromkeys((*last.touched, *step.touched)))
-      found[-1] = do.Run(step.index, last.ops + step.ops, last.form, touched=touched)
+      found[-1] = do.ThreadRun(step.index, last.ops + step.ops, last.form, touched=touched)
     else:
       found.append(step)
   return tuple(found)
@@ -65,7 +65,7 @@ def arranged(lowering: Lowering, graph: ThreadGraph, room: int) -> ThreadGraph:
   return as_written(ThreadGraph(*runs))
 
 
-def _wide(lowering: Lowering, step: Step, own: Node) -> bool:
+def _wide(lowering: Lowering, step: ThreadStep, own: OrderedStep) -> bool:
   """Whether a contraction has so many loads under way that it stays behind what it stood behind.
 
   ptxas has been seen to spill where two such follow each other with no barrier between.
@@ -80,21 +80,21 @@ def _wide(lowering: Lowering, step: Step, own: Node) -> bool:
 
 def _cost(steps: _Steps) -> tuple[int, int]:
   """Barriers of the cluster, barriers of the block."""
-  found = [s.cluster for s in steps if isinstance(s, Barrier)]
+  found = [s.cluster for s in steps if isinstance(s, ThreadBarrier)]
   return sum(found), len(found) - sum(found)
 
 
 def _in_order(steps: _Steps, order: Order) -> _Steps:
-  found: list[Step] = []
+  found: list[ThreadStep] = []
   for number, phase in enumerate(order.phases):
     if number:
       behind = (steps[i].index for later in order.phases[number:] for i in later)
-      found.append(Barrier(next(behind, -1), cluster=order.clusters[number - 1]))
+      found.append(ThreadBarrier(next(behind, -1), cluster=order.clusters[number - 1]))
     found += [steps[i] for i in phase]
   return tuple(found)
 
 
-def most_held(nodes: Sequence[Node], sizes: Mapping[int, int], kept: frozenset[int]) -> int:
+def most_held(nodes: Sequence[OrderedStep], sizes: Mapping[int, int], kept: frozenset[int]) -> int:
   """Registers of what a run makes, at its worst place; ``kept``: what others use as well."""
   last = {i: n for n, x in enumerate(nodes) for i in x.uses | x.makes}
   held: set[int] = set()
@@ -106,13 +106,13 @@ def most_held(nodes: Sequence[Node], sizes: Mapping[int, int], kept: frozenset[i
   return most
 
 
-def node(lowering: Lowering, step: Step, behind: Unordered) -> Node:
+def node(lowering: Lowering, step: ThreadStep, behind: Unordered) -> OrderedStep:
   """What a step behind these does, for the order."""
   ops, index = lowering.assignment.kernel.ops, step.index
   makes, args = {index}, ops[index].args if 0 <= index < len(ops) else ()
   uses: set[int] = set()
   match step:
-    case do.Run():
+    case do.ThreadRun():
       makes, args = set(step.ops), tuple(a for i in step.ops for a in ops[i].args)
     case do.Contract():
       makes = {step.into}
@@ -138,7 +138,7 @@ def node(lowering: Lowering, step: Step, behind: Unordered) -> Node:
     form = lowering.forms.get(value)
     if form is not None and lowering.in_place(value, form):
       todo += ops[value].args
-  return Node(
+  return OrderedStep(
     frozenset(makes), frozenset(uses), frozenset(step.reads), frozenset(step.writes),
     isinstance(step, do.GatherRanks), behind.clashes(step),
   )  # fmt: skip

@@ -28,7 +28,7 @@ KEEPS = ACCUMULATORS | RUNNING | CLUSTER
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductForms:
   """The forms of a contraction: first operand, second operand, result."""
 
   a: Form
@@ -37,7 +37,7 @@ class Product:
   depth: Piece
 
   @classmethod
-  def of(cls, op: BlockOp, pieces: tuple[dict[str, Piece], ...]) -> Product:
+  def of(cls, op: BlockOp, pieces: tuple[dict[str, Piece], ...]) -> ProductForms:
     """The forms that a ``matmul`` takes its arguments in, and leaves its result in."""
     first, second = (pieces[i] for i in op.args)
     depth = first[op.reduced[0]]
@@ -75,14 +75,14 @@ class Assignment:
   kernel: Kernel
   pieces: Pieces
   needed: frozenset[int]
-  products: dict[int, Product]
+  products: dict[int, ProductForms]
   frames: tuple[Form, ...] = ()
 
   @classmethod
   def of(cls, kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Assignment:
     """What the contractions of a kernel want."""
     products = {
-      i: Product.of(op, pieces.of_value)
+      i: ProductForms.of(op, pieces.of_value)
       for i, op in enumerate(kernel.ops)
       if op.op == "matmul" and i in needed
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mirage_onnx.codegen.tiled.steps import Advance, Barrier, Copy, GatherRanks, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadGraph, ThreadStep
 
 
 @dataclass(slots=True)
@@ -26,10 +26,10 @@ class Unordered:
   published: set[str] = field(default_factory=set)
   copies: bool = False
 
-  def clashes(self, step: Step) -> bool:
+  def clashes(self, step: ThreadStep) -> bool:
     return bool(self.writes & {*step.reads, *step.writes} or self.reads & set(step.writes))
 
-  def add(self, step: Step) -> None:
+  def add(self, step: ThreadStep) -> None:
     self.reads.update(step.reads)
     self.writes.update(step.writes)
     self.published.update(step.writes)
@@ -50,29 +50,29 @@ class Unordered:
     )
 
 
-def _ordered(steps: Sequence[Step], state: Unordered) -> list[Step]:
-  result: list[Step] = []
+def _ordered(steps: Sequence[ThreadStep], state: Unordered) -> list[ThreadStep]:
+  result: list[ThreadStep] = []
   for step in steps:
     if isinstance(step, Advance):
       state.clear()
-    elif isinstance(step, Barrier):
+    elif isinstance(step, ThreadBarrier):
       step = replace(step, copies=state.copies)
       state.clear()
       if step.cluster:
         state.published.clear()
     elif isinstance(step, GatherRanks) and state.published & set(step.reads):
-      result.append(Barrier(step.index, cluster=True, copies=state.copies))
+      result.append(ThreadBarrier(step.index, cluster=True, copies=state.copies))
       state.clear()
       state.published.clear()
     elif state.clashes(step):
-      result.append(Barrier(step.index, copies=state.copies))
+      result.append(ThreadBarrier(step.index, copies=state.copies))
       state.clear()
     state.add(step)
     result.append(step)
   return result
 
 
-def _walk(graph: ThreadGraph) -> tuple[list[Step], list[Step], Unordered]:
+def _walk(graph: ThreadGraph) -> tuple[list[ThreadStep], list[ThreadStep], Unordered]:
   """The steps before the loop and in it, and what is unordered behind them."""
   state = Unordered()
   before = _ordered(graph.before, state)
@@ -87,7 +87,7 @@ def _walk(graph: ThreadGraph) -> tuple[list[Step], list[Step], Unordered]:
     entry = joined
 
 
-def unordered_behind(before: tuple[Step, ...] = (), body: tuple[Step, ...] = ()) -> Unordered:
+def unordered_behind(before: tuple[ThreadStep, ...] = (), body: tuple[ThreadStep, ...] = ()) -> Unordered:
   """What steps before a loop, and in it, leave to those behind it."""
   return _walk(ThreadGraph(before, body, ()))[2]
 

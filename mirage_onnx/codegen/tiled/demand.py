@@ -12,7 +12,7 @@ from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.assign import Assignment
 from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.shared import SharedTile
-from mirage_onnx.codegen.tiled.steps import Held, Step
+from mirage_onnx.codegen.tiled.steps import Held, ThreadStep
 from mirage_onnx.ir import DType, KTensor, Phase
 from mirage_onnx.ir.block_ops import RUNNING
 
@@ -36,9 +36,9 @@ class Demand:
   extents: Mapping[str, int]
   tensors: Mapping[str, KTensor]
   held: int
-  before: list[Step] = field(default_factory=list)
-  body: list[Step] = field(default_factory=list)
-  after: list[Step] = field(default_factory=list)
+  before: list[ThreadStep] = field(default_factory=list)
+  body: list[ThreadStep] = field(default_factory=list)
+  after: list[ThreadStep] = field(default_factory=list)
   made: dict[Held, str] = field(default_factory=dict)
   tiles: dict[str, SharedTile] = field(default_factory=dict)
   homes: dict[int, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Demand:
     loop = self.assignment.kernel.ops[index].phase is Phase.LOOP
     return "before" if loop and self.assignment.kernel.loop is not None else "after"
 
-  def steps(self, run: str) -> list[Step]:
+  def steps(self, run: str) -> list[ThreadStep]:
     """The run of that name."""
     return {"before": self.before, "body": self.body, "after": self.after}[run]
 

@@ -24,7 +24,7 @@ from mirage_onnx.codegen.tiled.share import ways
 from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.standing import standing_blocks
-from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Held, Step, ThreadGraph
+from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Held, ThreadGraph, ThreadStep
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
@@ -354,7 +354,7 @@ class _Emitter:
       unit = "".join("[0]" for _ in held.form.rest)
       self.writer.line(f"ptx::wgmma_hold({names.name(held)}{unit});")
 
-  def _all(self, steps: tuple[Step, ...], ahead: AheadWriter) -> None:
+  def _all(self, steps: tuple[ThreadStep, ...], ahead: AheadWriter) -> None:
     for step in steps:
       if isinstance(step, Advance):
         ahead.advance()

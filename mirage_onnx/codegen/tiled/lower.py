@@ -203,7 +203,7 @@ class Lowering(Demand):
       return
     found = [self.need(a, form.of(self.assignment.own(a).values()), run) for a in op.args]
     touched = tuple(dict.fromkeys(t for tiles in found for t in tiles))
-    self.steps(run).append(do.Run(index, (index,), form, touched=touched))
+    self.steps(run).append(do.ThreadRun(index, (index,), form, touched=touched))
     self.made[Held(index, form)] = run
 
   def _contract(self, index: int, into: int, run: str) -> None:
@@ -310,7 +310,7 @@ class Lowering(Demand):
     op, form = self.assignment.kernel.ops[index], self.forms[index]
     touched = self.need(op.args[0], form, "after")
     if self.ranks == 1:
-      self.after.append(do.Run(index, (index,), form, touched=touched))
+      self.after.append(do.ThreadRun(index, (index,), form, touched=touched))
     else:
       name = f"r{index}"
       self.exchange(name, form)

@@ -14,7 +14,7 @@ from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
 from mirage_onnx.ir.ugraph import is_part_axis
 
 
-def barrier(w: ValueWriter, step: do.Barrier) -> None:
+def barrier(w: ValueWriter, step: do.ThreadBarrier) -> None:
   """Of the block or of the cluster."""
   if step.copies:
     w.writer.line("ptx::cp_async_wait_all();")

@@ -17,7 +17,7 @@ NOTHING, BLOCK, CLUSTER = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class OrderedStep:
   """What a step does: values in registers that it makes or changes, and uses; tiles, by name.
 
   ``ranks``: it reads what other ranks wrote. ``late``: it clashes with what stands before the
@@ -49,7 +49,7 @@ class Order:
 _Edge = tuple[int, int, int, bool]
 
 
-def edges(nodes: Sequence[Node], *, loop: bool = False) -> list[_Edge]:
+def edges(nodes: Sequence[OrderedStep], *, loop: bool = False) -> list[_Edge]:
   """What orders steps, pairs in the order as written."""
   found = []
   for j, b in enumerate(nodes):
@@ -89,7 +89,9 @@ def _earliest(
   return phase if all(p <= m for p, m in zip(phase, most, strict=True)) else None
 
 
-def fewest_barriers(nodes: Sequence[Node], written: tuple[int, int], *, loop: bool = False) -> Order | None:
+def fewest_barriers(
+  nodes: Sequence[OrderedStep], written: tuple[int, int], *, loop: bool = False
+) -> Order | None:
   """An order with fewest barriers, if that is fewer than ``written`` (cluster, block)."""
   if written == (0, 0):
     return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mirage_onnx.codegen.tiled.barriers import with_barriers
-from mirage_onnx.codegen.tiled.steps import Advance, Barrier, Copy, GatherRanks, ThreadGraph
+from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadGraph
 
 #: Up to so many tiles, or places of barriers, every choice is tried.
 EXACT = 8
@@ -92,8 +92,8 @@ def lifetimes(
       start = (0, len(graph.before)), phase
       touched.update({tile: [start] for tile in sorted(ring | early)})
     for number, step in enumerate(steps):
-      phase += isinstance(step, (Barrier, Advance))
-      meetings += [phase] if isinstance(step, Barrier) and step.cluster else []
+      phase += isinstance(step, (ThreadBarrier, Advance))
+      meetings += [phase] if isinstance(step, ThreadBarrier) and step.cluster else []
       if run == 1:
         carried |= {t for t in step.reads if t not in touched or touched[t][0][0] < (1, 0)}
       for tile in (*step.reads, *step.writes):
@@ -184,5 +184,5 @@ def _with(graph: ThreadGraph, at: Sequence[_At]) -> ThreadGraph:
   runs = [list(graph.before), list(graph.body), list(graph.after)]
   for run, step in sorted(at, reverse=True):
     following = runs[run][step : step + 1]
-    runs[run].insert(step, Barrier(following[0].index if following else -1))
+    runs[run].insert(step, ThreadBarrier(following[0].index if following else -1))
   return ThreadGraph(*map(tuple, runs))

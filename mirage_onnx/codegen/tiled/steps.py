@@ -24,7 +24,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ThreadStep:
   """``reads`` and ``writes``: shared tiles; ``touched``: those that values made in place read."""
 
   index: int
@@ -44,7 +44,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch(Step):
+class Fetch(ThreadStep):
   """A tile of a tensor to registers."""
 
   to: Held
@@ -55,7 +55,7 @@ class Fetch(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Copy(Step):
+class Copy(ThreadStep):
   """A tile of a tensor to shared memory; one that the loop moves comes through the ring."""
 
   tile: str
@@ -66,7 +66,7 @@ class Copy(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Step):
+class Read(ThreadStep):
   """Shared memory to registers."""
 
   to: Held
@@ -82,7 +82,7 @@ class Read(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Spill(Step):
+class Spill(ThreadStep):
   """Registers to shared memory."""
 
   held: Held
@@ -98,7 +98,7 @@ class Spill(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Step):
+class ThreadRun(ThreadStep):
   """Elementwise ops of one form, element by element; ``index`` is the last of them."""
 
   ops: tuple[int, ...]
@@ -110,21 +110,21 @@ class Run(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Pack(Step):
+class Pack(ThreadStep):
   """fp32 registers to packed pairs."""
 
   to: Held
 
 
 @dataclass(frozen=True, slots=True)
-class Contract(Step):
+class Contract(ThreadStep):
   """Tensor cores; adds to the registers of ``into``, new ones if that is the contraction."""
 
   into: int
 
 
 @dataclass(frozen=True, slots=True)
-class Multiply(Step):
+class Multiply(ThreadStep):
   """A contraction of fp32 values in shared memory, by multiply-adds."""
 
   tiles: tuple[str, str]
@@ -135,14 +135,14 @@ class Multiply(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Fold(Step):
+class Fold(ThreadStep):
   """A reduction over what a lane has itself."""
 
   source: Form
 
 
 @dataclass(frozen=True, slots=True)
-class Total(Step):
+class Total(ThreadStep):
   """A reduction over a shared tile."""
 
   tile: str
@@ -153,14 +153,14 @@ class Total(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Meet(Step):
+class Meet(ThreadStep):
   """The lanes of a warp combine their parts, by shuffles over these lane bits."""
 
   masks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Publish(Step):
+class Publish(ThreadStep):
   """The parts of a value that warps (or ranks) have, to shared memory, a slot per thread."""
 
   tile: str
@@ -171,7 +171,7 @@ class Publish(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Gather(Step):
+class Gather(ThreadStep):
   """What the warps that have other parts of a side have published, combined."""
 
   tile: str
@@ -183,7 +183,7 @@ class Gather(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class GatherRanks(Step):
+class GatherRanks(ThreadStep):
   """What the ranks have published, combined; a cluster barrier stands before."""
 
   tile: str
@@ -194,17 +194,17 @@ class GatherRanks(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Update(Step):
+class Update(ThreadStep):
   """An accumulator or running maximum takes this iteration's value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Store(Step):
+class Store(ThreadStep):
   """Save number ``index``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier(Step):
+class ThreadBarrier(ThreadStep):
   """Of the block, or of the cluster; ``copies``: after this thread's copies have arrived."""
 
   cluster: bool = False
@@ -212,7 +212,7 @@ class Barrier(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Advance(Step):
+class Advance(ThreadStep):
   """The tiles of this iteration are there, those of a later one are on their way."""
 
 
@@ -220,9 +220,9 @@ class Advance(Step):
 class ThreadGraph:
   """The steps of a kernel."""
 
-  before: tuple[Step, ...]
-  body: tuple[Step, ...]
-  after: tuple[Step, ...]
+  before: tuple[ThreadStep, ...]
+  body: tuple[ThreadStep, ...]
+  after: tuple[ThreadStep, ...]
 
   @property
   def text(self) -> str:

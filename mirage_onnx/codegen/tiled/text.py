@@ -6,7 +6,7 @@ from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.contract import contract
 from mirage_onnx.codegen.tiled.pairs_text import pack
 from mirage_onnx.codegen.tiled.parts import nothing, rule_of
-from mirage_onnx.codegen.tiled.steps import Held, Step
+from mirage_onnx.codegen.tiled.steps import Held, ThreadStep
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup_text import contract_by_warpgroup, settle_late
 from mirage_onnx.ir.block_ops import CLUSTER, MAXIMA, Kind, kind_of
@@ -14,7 +14,7 @@ from mirage_onnx.ir.block_ops import CLUSTER, MAXIMA, Kind, kind_of
 _LOWEST = "-3.4028235e38f"
 
 
-def write_step(w: ValueWriter, step: Step) -> None:
+def write_step(w: ValueWriter, step: ThreadStep) -> None:
   """The text of one step; ``Advance`` belongs to the loop, which writes it."""
   match step:
     case do.Fetch():
@@ -27,9 +27,9 @@ def write_step(w: ValueWriter, step: Step) -> None:
       memory_text.spill(w, step)
     case do.Store():
       memory_text.store(w, step)
-    case do.Barrier():
+    case do.ThreadBarrier():
       memory_text.barrier(w, step)
-    case do.Run():
+    case do.ThreadRun():
       _run(w, step)
     case do.Update():
       _update(w, step)
@@ -65,7 +65,7 @@ def begin_state(w: ValueWriter, index: int) -> None:
   w.declare(held, rounded(_LOWEST, op.dtype) if finite else nothing(op.op))
 
 
-def _run(w: ValueWriter, step: do.Run) -> None:
+def _run(w: ValueWriter, step: do.ThreadRun) -> None:
   for index in step.ops:
     w.declare(Held(index, step.form))
   with w.walk(step.form) as spot:

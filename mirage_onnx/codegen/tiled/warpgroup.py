@@ -13,7 +13,7 @@ waited for, if nothing but the accumulators takes them: then the ring frees a ti
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mirage_onnx.codegen.tiled.assign import Assignment, Product
+from mirage_onnx.codegen.tiled.assign import Assignment, ProductForms
 from mirage_onnx.codegen.tiled.forms import Side, Warps
 from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.instructions import WGMMA
@@ -57,17 +57,17 @@ def _is_tile(assignment: Assignment, index: int, tensors: Mapping[str, KTensor])
   return _along_depth(order, product, product.b.g) or is_turned(order, product)
 
 
-def _along_depth(order: tuple[Piece, ...], product: Product, rows: Side) -> bool:
+def _along_depth(order: tuple[Piece, ...], product: ProductForms, rows: Side) -> bool:
   return order[-1:] == (product.depth,) and _rows(order) == rows
 
 
-def is_turned(order: tuple[Piece, ...], product: Product) -> bool:
+def is_turned(order: tuple[Piece, ...], product: ProductForms) -> bool:
   """Whether a tile holds operand B with a row for each depth, in panels of 64 columns."""
   columns = order[-1:] == product.c.t and order[-1].length % WGMMA.step == 0
   return columns and _rows(order) == (product.depth,)
 
 
-def _fits(assignment: Assignment, warps: Warps, index: int, product: Product) -> bool:
+def _fits(assignment: Assignment, warps: Warps, index: int, product: ProductForms) -> bool:
   ops, c = assignment.kernel.ops, product.c
   first, second = (ops[a] for a in ops[index].args)
   if first.dtype not in WGMMA.operands or first.dtype is not second.dtype:

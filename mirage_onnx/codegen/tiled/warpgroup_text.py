@@ -6,7 +6,7 @@ from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.assign import Product
+from mirage_onnx.codegen.tiled.assign import ProductForms
 from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.pairs_text import pair
 from mirage_onnx.codegen.tiled.shared import SharedTile
@@ -143,7 +143,7 @@ def _issue(
   line("ptx::wgmma_commit();")
 
 
-def _tile_of_a(w: ValueWriter, tile: SharedTile, product: Product) -> str:
+def _tile_of_a(w: ValueWriter, tile: SharedTile, product: ProductForms) -> str:
   """The descriptor of a warpgroup's part of operand A."""
   c, warps = product.c, w.lowering.warps
   parts, deep = warps.count((product.depth,)), warps.digit((product.depth,))
@@ -163,7 +163,7 @@ def widened_text(w: ValueWriter, index: int) -> WidenedText:
   return WidenedText(index, lowering.widened[index], product, w.pieces, lowering.warps, lowering.extents)
 
 
-def _tile_of_b(tile: SharedTile, product: Product, warps: Warps, columns: int, turned: bool) -> str:
+def _tile_of_b(tile: SharedTile, product: ProductForms, warps: Warps, columns: int, turned: bool) -> str:
   """The descriptor of a warpgroup's part of operand B."""
   across, deep = warps.digit(product.c.t), warps.digit((product.depth,))
   part = product.depth.length // warps.count((product.depth,))
@@ -185,7 +185,7 @@ def _descriptor_step(tile: SharedTile, k: int) -> int:
   return k // each * (tile.rows * _GROUP // 8) + k % each * _DEPTH_CHUNKS
 
 
-def _fragments(w: ValueWriter, index: int, product: Product, steps: int, to: str) -> None:
+def _fragments(w: ValueWriter, index: int, product: ProductForms, steps: int, to: str) -> None:
   """``to[k]``: the four registers of operand A, of every depth step."""
   form = product.a
   held = Held(index, form, packed=True)

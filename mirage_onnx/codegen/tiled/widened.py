@@ -14,7 +14,7 @@ from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.packed_operands import Scaled, one, scaled_integers
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.assign import Product
+from mirage_onnx.codegen.tiled.assign import ProductForms
 from mirage_onnx.codegen.tiled.forms import Warps
 from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
 from mirage_onnx.codegen.tiled.shared import SharedTile
@@ -93,7 +93,7 @@ def widened_first(kernel: Kernel, widened: Mapping[int, Widened]) -> Kernel:
 
 
 def check_widened(
-  kernel: Kernel, pieces: Pieces, products: Mapping[int, Product], widened: Mapping[int, Widened],
+  kernel: Kernel, pieces: Pieces, products: Mapping[int, ProductForms], widened: Mapping[int, Widened],
   fitting: frozenset[int], warps: Warps,
 ) -> None:  # fmt: skip
   """Refuses a way to lay the kernel out in which its packed weights are not such operands.
@@ -123,7 +123,7 @@ class WidenedText:
 
   index: int
   of: Widened
-  product: Product
+  product: ProductForms
   pieces: Pieces
   warps: Warps
   extents: Mapping[str, int]

@@ -20,7 +20,7 @@ from mirage_onnx.formats.mirage.axes import name_factors, refine
 from mirage_onnx.formats.mirage.emit import emit_ugraph
 from mirage_onnx.formats.mirage.graph import SavedGraph, read_saved
 from mirage_onnx.formats.mirage.read import read_draft
-from mirage_onnx.importer.kernel_graph import KernelGraph
+from mirage_onnx.importer.kernel_graph import ProgramBuilder
 from mirage_onnx.ir import KernelParams, Program, Region, UGraph
 from mirage_onnx.match.whole import whole_region
 from mirage_onnx.verify.verdict import Verdict, judge
@@ -51,7 +51,7 @@ def translate(graph: SavedGraph, program: Program, region: Region) -> SavedProgr
     return e.rejection
 
 
-def check_saved(path: str | Path, reference: KernelGraph) -> tuple[Verdict, ...]:
+def check_saved(path: str | Path, reference: ProgramBuilder) -> tuple[Verdict, ...]:
   """One verdict per graph of the file: does it compute ``reference``?
 
   Inputs and outputs correspond by position: the i-th ``kn_input_op`` is the i-th ``new_input`` of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.formats.mirage.factors import Dim, Factors
+from mirage_onnx.formats.mirage.factors import AxisFactors, Dim
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import ELEMENTWISE
 
@@ -25,7 +25,7 @@ class DraftTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class DraftValue:
   """A block value. ``dims`` are those of the tile; a scalar has none and fits any rank.
 
   op         over           value
@@ -59,29 +59,31 @@ class DraftKernel:
   """
 
   name: str
-  factors: Factors
+  factors: AxisFactors
   grid: tuple[Dim, Dim, Dim] = ((), (), ())
   loop: Dim = ()
   chunk: int = 1
-  values: list[Value] = field(default_factory=list)
+  values: list[DraftValue] = field(default_factory=list)
   saves: list[tuple[str, int]] = field(default_factory=list)
 
   # -- primitives, each yields the index of its value
 
   def load(self, tensor: str, dims: tuple[Dim, ...], *, post: bool, looped: bool) -> int:
-    return self._push(Value("load", (), dims, post, looped, tensor=tensor))
+    return self._push(DraftValue("load", (), dims, post, looped, tensor=tensor))
 
   def const(self, number: Fraction | int, like: int) -> int:
     """A constant for use with value ``like``."""
-    return self._push(Value("const", (), (), self.values[like].post, looped=False, number=Fraction(number)))
+    return self._push(
+      DraftValue("const", (), (), self.values[like].post, looped=False, number=Fraction(number))
+    )
 
   def extent(self, over: Dim, like: int) -> int:
     post = self.values[like].post
-    return self._push(Value("extent", (), (), post, looped=False, over=over))
+    return self._push(DraftValue("extent", (), (), post, looped=False, over=over))
 
   def powr(self, x: int, exponent: Fraction) -> int:
     v = self.values[x]
-    return self._push(Value("powr", (x,), v.dims, v.post, v.looped, number=exponent))
+    return self._push(DraftValue("powr", (x,), v.dims, v.post, v.looped, number=exponent))
 
   def fn(self, op: str, *args: int) -> int:
     """An elementwise function; dimensions of extent 1 are broadcast."""
@@ -94,7 +96,7 @@ class DraftKernel:
         raise invalid(f"{op} of tensors of {len(dims)} and {len(v.dims)} dimensions")
       dims = tuple(self._broadcast(op, a, b) for a, b in zip(dims, v.dims, strict=True))
     looped = any(v.looped for v in values)
-    return self._push(Value(op, args, dims, self._post(op, args), looped))
+    return self._push(DraftValue(op, args, dims, self._post(op, args), looped))
 
   def matmul(self, a: int, b: int) -> int:
     x, y = self.values[a].dims, self.values[b].dims
@@ -107,7 +109,7 @@ class DraftKernel:
     looped = self.values[a].looped or self.values[b].looped
     dims = (*x[:-1], y[-1])
     post = self._post("matmul", (a, b))
-    return self._push(Value("matmul", (a, b), dims, post, looped, over=x[-1]))
+    return self._push(DraftValue("matmul", (a, b), dims, post, looped, over=x[-1]))
 
   def sum(self, x: int, dim: int, left: int = 1) -> int:
     """The sum along a dimension, of chunks of ``left`` elements each."""
@@ -119,17 +121,17 @@ class DraftKernel:
       raise invalid(f"a reduction of {size} elements to {left}")
     over, rest = self.factors.take(v.dims[dim], size // left)
     dims = (*v.dims[:dim], rest, *v.dims[dim + 1 :])
-    return self._push(Value("sum", (x,), dims, v.post, v.looped, over=over))
+    return self._push(DraftValue("sum", (x,), dims, v.post, v.looped, over=over))
 
   def acc(self, x: int) -> int:
     v = self.values[x]
     if v.post:
       raise invalid("an accumulator of a value from after the loop")
-    return self._push(Value("acc", (x,), v.dims, post=True, looped=False))
+    return self._push(DraftValue("acc", (x,), v.dims, post=True, looped=False))
 
   # -- helpers
 
-  def _push(self, v: Value) -> int:
+  def _push(self, v: DraftValue) -> int:
     self.values.append(v)
     return len(self.values) - 1
 
@@ -152,7 +154,7 @@ class DraftKernel:
 class Draft:
   """A whole graph; ``axes``: the dimension that an axis of the reference is."""
 
-  factors: Factors
+  factors: AxisFactors
   axes: dict[str, Dim]
   tensors: dict[str, DraftTensor] = field(default_factory=dict)
   kernels: list[DraftKernel] = field(default_factory=list)

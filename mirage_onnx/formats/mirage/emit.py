@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from mirage_onnx.formats.mirage.axes import LOOP, Axes, Roles
-from mirage_onnx.formats.mirage.draft import Draft, DraftKernel, Value, unsupported
+from mirage_onnx.formats.mirage.draft import Draft, DraftKernel, DraftValue, unsupported
 from mirage_onnx.ir import (
   BlockOp,
   DType,
@@ -72,7 +72,7 @@ class _Writer:
   def _is_read(self, axis: str) -> bool:
     return any(axis in self._load_axes(v) for v in self.source.values if v.op == "load")
 
-  def _load_axes(self, v: Value) -> tuple[str, ...]:
+  def _load_axes(self, v: DraftValue) -> tuple[str, ...]:
     return self.axes.of(_leaves(self.draft, self.draft.tensors[v.tensor].dims))
 
   def _tile(self, axis: str) -> int:
@@ -91,7 +91,7 @@ class _Writer:
     saves = tuple(self._save(name, index[value]) for name, value in self.source.saves)
     return Kernel(self.source.name, self.grid, None, self.loop, tuple(self.ops), saves)
 
-  def _value(self, v: Value, index: list[int]) -> int:
+  def _value(self, v: DraftValue, index: list[int]) -> int:
     phase = Phase.POST if v.post else Phase.LOOP
     args = [index[a] for a in v.args]
     over = self.axes.of(self.draft.factors.leaves(v.over))
@@ -112,7 +112,7 @@ class _Writer:
         return self._accumulate(args[0])
     return self._push(v.op, args, phase)
 
-  def _load(self, v: Value, phase: Phase) -> int:
+  def _load(self, v: DraftValue, phase: Phase) -> int:
     axes = self._load_axes(v)
     tensor = self.draft.tensors[v.tensor]
     self.ops.append(

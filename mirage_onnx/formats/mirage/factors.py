@@ -1,7 +1,7 @@
 """Dimensions as products of factors, found by splitting them only where something splits them.
 
 A dimension of extent 4096 that a grid cuts in 8, a loop in 4 and a consumer reads in chunks of 64
-is 8 x 4 x 2 x 64. Factors are found as they are needed: a dimension starts as one factor; ``take``
+is 8 x 4 x 2 x 64. AxisFactors are found as they are needed: a dimension starts as one factor; ``take``
 splits off the outer part of a given size; ``tie`` says that two dimensions are one and splits both
 until they agree. What was said about a factor before a split holds for its parts after it.
 """
@@ -11,12 +11,12 @@ from math import prod
 from mirage_onnx.errors import RejectionError
 
 #: A dimension: factors from the slowest to the fastest; () has extent 1. A factor that was split
-#: or tied since stands for others: ``Factors.leaves`` gives the present ones.
+#: or tied since stands for others: ``AxisFactors.leaves`` gives the present ones.
 Dim = tuple[int, ...]
 
 
-class Factors:
-  """Factors, each of a known extent >= 2; some stand for a sequence of others."""
+class AxisFactors:
+  """AxisFactors, each of a known extent >= 2; some stand for a sequence of others."""
 
   def __init__(self) -> None:
     self._extent: list[int] = []

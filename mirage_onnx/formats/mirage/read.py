@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mirage_onnx.formats.mirage.draft import Draft, DraftKernel, DraftTensor, invalid, unsupported
-from mirage_onnx.formats.mirage.factors import Dim, Factors
+from mirage_onnx.formats.mirage.factors import AxisFactors, Dim
 from mirage_onnx.formats.mirage.graph import SavedBlock, SavedGraph, SavedOp, SavedTensor, Shape
 from mirage_onnx.formats.mirage.ops import BLOCK, COMMON, Rule
 from mirage_onnx.ir import DType, Program, Region, RegionTensor
@@ -23,7 +23,7 @@ def read_draft(graph: SavedGraph, program: Program, region: Region) -> Draft:
   Raises:
       RejectionError: SAVED_INVALID or SAVED_UNSUPPORTED.
   """
-  factors = Factors()
+  factors = AxisFactors()
   axes = {a: factors.new(n) for a, n in region.extents.items()}
   reader = _Reader(program, region, Draft(factors, axes))
   outputs = [op for op in graph.ops if op.op == "output"]
@@ -37,7 +37,7 @@ def read_draft(graph: SavedGraph, program: Program, region: Region) -> Draft:
   return reader.draft
 
 
-def tensor_dims(factors: Factors, axes: dict[str, Dim], tensor: RegionTensor) -> tuple[Dim, ...]:
+def tensor_dims(factors: AxisFactors, axes: dict[str, Dim], tensor: RegionTensor) -> tuple[Dim, ...]:
   """The dimensions of a tensor of a region, whose axes may stand for several of them."""
   shape = [int(d) for d in tensor.tensor.shape or ()]
   last = {a: i for i, held in enumerate(tensor.dims) for a in held}

@@ -22,7 +22,7 @@ _ZOOMS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LaneNode:
   """A node of a lane: a node of the original (``place`` -1), or the custom node of a place."""
 
   node: int
@@ -31,21 +31,21 @@ class Piece:
   us: float
 
 
-def lanes(record: RunRecord) -> tuple[list[Piece], list[Piece]]:
+def lanes(record: RunRecord) -> tuple[list[LaneNode], list[LaneNode]]:
   """The nodes before and after, one behind the other; a custom node is where the last of its nodes was."""
   last: dict[int, list[int]] = {}
   for i, p in enumerate(record.places):
     last.setdefault(p.nodes[-1], []).append(i)
-  before, after = list[Piece](), list[Piece]()
+  before, after = list[LaneNode](), list[LaneNode]()
   then = now = 0.0
   for i, n in enumerate(record.nodes):
-    before.append(Piece(i, n.places[0] if n.places else -1, then, n.us or 0.0))
+    before.append(LaneNode(i, n.places[0] if n.places else -1, then, n.us or 0.0))
     then += n.us or 0.0
     if not n.places or n.left_us > 0:
-      after.append(Piece(i, -1, now, n.left_us))
+      after.append(LaneNode(i, -1, now, n.left_us))
       now += n.left_us
     for place in last.get(i, ()):
-      after.append(Piece(i, place, now, record.places[place].us))
+      after.append(LaneNode(i, place, now, record.places[place].us))
       now += record.places[place].us
   return before, after
 
@@ -105,7 +105,7 @@ def _inner(parts: Sequence[Markup], y: int, height: int) -> Markup:
   )  # fmt: skip
 
 
-def _lane(record: RunRecord, lane: Sequence[Piece], scale: float, y: int) -> Markup:
+def _lane(record: RunRecord, lane: Sequence[LaneNode], scale: float, y: int) -> Markup:
   paths: dict[str, list[str]] = {}
   for i, p in enumerate(lane):
     if p.us <= 0:
@@ -118,7 +118,9 @@ def _lane(record: RunRecord, lane: Sequence[Piece], scale: float, y: int) -> Mar
   return _inner([el("path", class_=kind, d="".join(all_of)) for kind, all_of in paths.items()], y, _LANE)
 
 
-def _bands(record: RunRecord, before: Sequence[Piece], after: Sequence[Piece], scale: float) -> list[Markup]:
+def _bands(
+  record: RunRecord, before: Sequence[LaneNode], after: Sequence[LaneNode], scale: float
+) -> list[Markup]:
   """From the nodes of every place to its kernel."""
   made = {p.place: p for p in after if p.place >= 0}
   paths: dict[int, list[str]] = {}
@@ -133,7 +135,7 @@ def _bands(record: RunRecord, before: Sequence[Piece], after: Sequence[Piece], s
   return [el("path", class_=f"band fill {colour(r)}", d="".join(all_of)) for r, all_of in paths.items()]
 
 
-def _runs(pieces: Sequence[Piece]) -> list[tuple[float, float]]:
+def _runs(pieces: Sequence[LaneNode]) -> list[tuple[float, float]]:
   """Where neighbours begin and end."""
   runs: list[tuple[float, float]] = []
   for p in pieces:

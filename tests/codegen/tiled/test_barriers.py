@@ -8,12 +8,12 @@ from tiled_kernels import ATTENTION, HELD, NORM_LINEAR, case, paths
 from mirage_onnx.codegen.tiled.barriers import with_barriers
 from mirage_onnx.codegen.tiled.steps import (
   Advance,
-  Barrier,
   Copy,
   GatherRanks,
   Publish,
   Read,
   Spill,
+  ThreadBarrier,
   ThreadGraph,
 )
 
@@ -26,11 +26,11 @@ def _hazards(graph):
       for first, a in enumerate(path[:later]):
         met = {*a.writes} & {*b.reads, *b.writes} | {*a.reads} & {*b.writes}
         between = path[first + 1 : later]
-        ordered = [s for s in between if isinstance(s, (Barrier, Advance))]
+        ordered = [s for s in between if isinstance(s, (ThreadBarrier, Advance))]
         if isinstance(a, Copy):
           ordered = [s for s in ordered if isinstance(s, Advance) or s.copies]
         if isinstance(b, GatherRanks):
-          ordered = [s for s in ordered if isinstance(s, Barrier) and s.cluster]
+          ordered = [s for s in ordered if isinstance(s, ThreadBarrier) and s.cluster]
         if met and not ordered:
           found.append(f"{a.text} / {b.text}: {sorted(met)}")
   return found
@@ -40,7 +40,7 @@ def _without(graph):
   for name in ("before", "body", "after"):
     steps = getattr(graph, name)
     for i, step in enumerate(steps):
-      if isinstance(step, Barrier):
+      if isinstance(step, ThreadBarrier):
         runs = {n: getattr(graph, n) for n in ("before", "body", "after")}
         yield ThreadGraph(**{**runs, name: steps[:i] + steps[i + 1 :]})
 
@@ -101,11 +101,11 @@ def test_ranks_meet_at_a_barrier_of_the_cluster():
   """A barrier of the block between does not do."""
   steps = (Publish(0, "r0"), Spill(1, HELD, "s1"), Read(1, HELD, "s1"), GatherRanks(0, "r0"))
   result = with_barriers(ThreadGraph((), (), steps))
-  assert [s.cluster for s in result.after if isinstance(s, Barrier)] == [False, True]
+  assert [s.cluster for s in result.after if isinstance(s, ThreadBarrier)] == [False, True]
   assert _hazards(result) == []
 
 
 def test_what_ranks_have_met_for_is_there():
   steps = (Publish(0, "r0"), GatherRanks(0, "r0"), GatherRanks(0, "r0"))
   result = with_barriers(ThreadGraph((), (), steps))
-  assert [type(s) for s in result.after] == [Publish, Barrier, GatherRanks, GatherRanks]
+  assert [type(s) for s in result.after] == [Publish, ThreadBarrier, GatherRanks, GatherRanks]

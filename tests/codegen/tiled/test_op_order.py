@@ -9,8 +9,8 @@ from tiled_kernels import ATTENTION, case, errors
 
 from mirage_onnx.codegen.tiled import arrange
 from mirage_onnx.codegen.tiled.arrange import most_held
-from mirage_onnx.codegen.tiled.op_order import Node, fewest_barriers
-from mirage_onnx.codegen.tiled.steps import Barrier
+from mirage_onnx.codegen.tiled.op_order import OrderedStep, fewest_barriers
+from mirage_onnx.codegen.tiled.steps import ThreadBarrier
 
 
 def _set(*items):
@@ -26,12 +26,12 @@ def _draw(rng, count, *, loop):
     kind, late = rng.random(), not loop and rng.random() < 0.1
     if published and (kind < 0.5 or number == count - 1):
       tile, ranks = published.pop(rng.randrange(len(published)))
-      nodes.append(Node(_set(number), uses, _set(tile), ranks=ranks, late=late))
+      nodes.append(OrderedStep(_set(number), uses, _set(tile), ranks=ranks, late=late))
     elif kind < 0.85:
       published += [(f"t{number}", not loop and rng.random() < 0.3)] * rng.randint(1, 2)
-      nodes.append(Node(uses=uses, writes=_set(f"t{number}"), late=late))
+      nodes.append(OrderedStep(uses=uses, writes=_set(f"t{number}"), late=late))
     else:
-      nodes.append(Node(_set(rng.choice([number, *before])), uses, late=late))
+      nodes.append(OrderedStep(_set(rng.choice([number, *before])), uses, late=late))
   return nodes
 
 
@@ -86,8 +86,9 @@ def test_fewest_barriers(loop):
 def test_two_exchanges_meet_at_one_barrier():
   """In the order as written but for the step that has to come earlier."""
   nodes = [
-    Node(uses=_set(), writes=_set("a")), Node(_set(1), reads=_set("a")), Node(_set(2), _set(1)),
-    Node(_set(3)), Node(uses=_set(3), writes=_set("b")), Node(_set(5), _set(2), _set("b")),
+    OrderedStep(uses=_set(), writes=_set("a")), OrderedStep(_set(1), reads=_set("a")),
+    OrderedStep(_set(2), _set(1)), OrderedStep(_set(3)), OrderedStep(uses=_set(3), writes=_set("b")),
+    OrderedStep(_set(5), _set(2), _set("b")),
   ]  # fmt: skip
   order = fewest_barriers(nodes, (0, 2))
   assert order.phases == ((0, 3, 4), (1, 2, 5))
@@ -101,7 +102,7 @@ GATED = PROGRAMS["product_of_products"]
 
 
 def _met(c, *, cluster):
-  return sum(isinstance(s, Barrier) and s.cluster == cluster for s in c.plan().steps.after)
+  return sum(isinstance(s, ThreadBarrier) and s.cluster == cluster for s in c.plan().steps.after)
 
 
 def test_an_order_that_holds_too_much(monkeypatch):

@@ -11,12 +11,12 @@ from mirage_onnx.codegen.tiled.barriers import with_barriers
 from mirage_onnx.codegen.tiled.smem_plan import best_places, lifetimes, packed, plan_memory
 from mirage_onnx.codegen.tiled.steps import (
   Advance,
-  Barrier,
   Copy,
   GatherRanks,
   Publish,
   Read,
   Spill,
+  ThreadBarrier,
   ThreadGraph,
 )
 
@@ -123,7 +123,7 @@ def _wrong(plan, sizes, ring):
   for path in paths(graph):
     for later, b in enumerate(path):
       for a in reversed(path[:later]):
-        if isinstance(a, (Barrier, Advance)):
+        if isinstance(a, (ThreadBarrier, Advance)):
           break
         found += [f"{x} at once" for x in (*b.reads, *b.writes) if meet(a, x)]
       for x in b.reads:
@@ -136,12 +136,12 @@ def _wrong(plan, sizes, ring):
   found += [f"{x} in the ring" for x in plan.early for y in ring if at[x] < at[y] + sizes[y] and
             at[y] < at[x] + sizes[x]]  # fmt: skip
   # Copies go on before the loop, after the last barrier there.
-  last = max([-1, *(n for n, s in enumerate(graph.before) if isinstance(s, Barrier))])
+  last = max([-1, *(n for n, s in enumerate(graph.before) if isinstance(s, ThreadBarrier))])
   for step in graph.before[last + 1 :] if graph.body else ():
     found += [f"{x} before the loop" for x in ring | plan.early if meet(step, x)]
   ranks = [n for n, s in enumerate(graph.after) if isinstance(s, GatherRanks)]
   for step in graph.after[ranks[0] :] if ranks else ():
-    if isinstance(step, Barrier) and step.cluster:
+    if isinstance(step, ThreadBarrier) and step.cluster:
       break
     found += ["ranks read"] * meet(step, "r", step.writes)
   return found

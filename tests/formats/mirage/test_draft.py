@@ -4,12 +4,12 @@ import pytest
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.formats.mirage.draft import DraftKernel
-from mirage_onnx.formats.mirage.factors import Factors
+from mirage_onnx.formats.mirage.factors import AxisFactors
 
 
 class Tiles:
   def __init__(self):
-    self.factors = Factors()
+    self.factors = AxisFactors()
     self.kernel = DraftKernel("k0", self.factors)
 
   def tile(self, *shape, post=False):

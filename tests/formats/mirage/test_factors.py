@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.formats.mirage.factors import Factors
+from mirage_onnx.formats.mirage.factors import AxisFactors
 
 
 def sizes(factors, dim):
@@ -22,7 +22,7 @@ def cut(factors, dim, outer):
 
 
 def test_take_splits_where_it_must():
-  factors = Factors()
+  factors = AxisFactors()
   dim = factors.new(4096)
   outer, inner = factors.take(dim, 8)
   assert (factors.size(outer), factors.size(inner)) == (8, 512)
@@ -35,7 +35,7 @@ def test_take_splits_where_it_must():
 
 
 def test_what_is_tied_is_split_together():
-  factors = Factors()
+  factors = AxisFactors()
   a, b, c = factors.new(24), factors.new(24), factors.new(8)
   factors.tie(a, b)
   cut(factors, a, [3])
@@ -47,7 +47,7 @@ def test_what_is_tied_is_split_together():
 
 @pytest.mark.parametrize(("extent", "outer", "code"), [(24, 5, "INVALID"), (24, 4, "UNSUPPORTED")])
 def test_cuts_that_do_not_fit(extent, outer, code):
-  factors = Factors()
+  factors = AxisFactors()
   dim = factors.new(extent)
   cut(factors, dim, [3])
   with pytest.raises(RejectionError) as e:
@@ -56,7 +56,7 @@ def test_cuts_that_do_not_fit(extent, outer, code):
 
 
 def test_crosswise_cuts_cannot_be_tied():
-  factors = Factors()
+  factors = AxisFactors()
   a, b = factors.new(24), factors.new(24)
   cut(factors, a, [2])
   cut(factors, b, [3])
@@ -70,7 +70,7 @@ chains = st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=4)
 @given(chains, st.data())
 def test_chains_of_divisors_have_a_common_refinement(parts, data):
   """Two ways to put the same parts together are tied to exactly these parts, or finer ones."""
-  factors = Factors()
+  factors = AxisFactors()
   dims = []
   for _ in range(2):
     dim, groups, left = factors.new(prod(parts)), [], list(parts)
