@@ -10,7 +10,7 @@ import mirage_onnx as mi
 from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.graphs import search as module
 from mirage_onnx.graphs.kernel_check import keeps_to
-from mirage_onnx.graphs.kernel_graph import ProgramBuilder
+from mirage_onnx.graphs.kernel_graph import KernelGraph
 from mirage_onnx.graphs.optimized import OptimizedGraph
 from mirage_onnx.graphs.restriction import read_restriction
 from mirage_onnx.importer.kernel_graph import ProgramBuilder as Operations
@@ -30,8 +30,8 @@ def texts(found):
 
 def test_names_of_the_original():
   assert mi.new_graph is mi.new_kernel_graph
-  assert isinstance(mi.new_graph(), ProgramBuilder)
-  assert issubclass(ProgramBuilder, Operations)  # what formats.mirage.check_saved takes
+  assert isinstance(mi.new_graph(), KernelGraph)
+  assert issubclass(KernelGraph, Operations)  # what formats.mirage.check_saved takes
 
 
 def test_best_and_all(rng):

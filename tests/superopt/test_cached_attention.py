@@ -13,7 +13,7 @@ from mirage_onnx.match import cuts
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.superopt import plans
 from mirage_onnx.superopt.hooks import Hooks
-from mirage_onnx.superopt.search import Bound, Stop, search
+from mirage_onnx.superopt.search import SearchBound, Stop, search
 from mirage_onnx.superopt.search_structure import SearchScope
 from mirage_onnx.target import H200
 from mirage_onnx.verify.interpret_steps import interpret_steps
@@ -68,7 +68,7 @@ FAST = ("heads", "rotary")
 @pytest.mark.parametrize("kind", [k if k in FAST else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_attention_over_a_cache_is_found(net, rng, kind):
   for region in attentions(step(net, **KINDS[kind]))[:1]:
-    scope = SearchScope.of(H200, Bound(), region)
+    scope = SearchScope.of(H200, SearchBound(), region)
     bound = replace(scope.bound, states=STATES)
     result = search_region(region, bound=bound, space=scope.space, budget_s=1e6)
     report = result.report
@@ -99,7 +99,7 @@ def test_what_feeds_a_softmax_leaves_room_for_the_second_product():
 
 def test_plans_before_their_turn_change_nothing_but_a_search_that_is_cut(net, monkeypatch):
   region = attentions(step(net))[-1]
-  scope = SearchScope.of(H200, Bound(), region)
+  scope = SearchScope.of(H200, SearchBound(), region)
   prove, verdicts = prover(), []
 
   def verify(*program):

@@ -15,7 +15,7 @@ from mirage_onnx.ir.text import parse_ugraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.choices import RoleSetting
 from mirage_onnx.superopt.result import default_bound
-from mirage_onnx.superopt.search import Bound, Stop, search
+from mirage_onnx.superopt.search import SearchBound, Stop, search
 from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
 from mirage_onnx.superopt.units import Units
@@ -163,13 +163,13 @@ class TestWhyItStops:
   def test_exhausted(self):
     report = search_region(region_of(norm_linear())).report
     assert report.stop is Stop.EXHAUSTED
-    assert 0 < report.verified <= Bound().verified
+    assert 0 < report.verified <= SearchBound().verified
     assert report.built > 0
-    assert 0 < report.states <= Bound().states
+    assert 0 < report.states <= SearchBound().states
 
   def test_state_limit(self):
     """The limit is one of each assignment of roles, so that it cuts none off for another."""
-    region, bound = region_of(gated()), Bound(states=3)
+    region, bound = region_of(gated()), SearchBound(states=3)
     report = search_region(region, bound=bound).report
     assert report.stop is Stop.STATE_LIMIT
     units = Units(region, H200, bound, AXIOMS, EMITTED)
@@ -186,14 +186,14 @@ class TestWhyItStops:
     assert time.monotonic() - start < 5
 
   def test_operators(self):
-    report = search_region(region_of(norm_linear()), bound=Bound(operators=1, kernels=1)).report
+    report = search_region(region_of(norm_linear()), bound=SearchBound(operators=1, kernels=1)).report
     assert not report.verified
     assert dict(report.pruned)["more contractions, reductions and accumulators than the bound"]
 
   def test_candidates(self):
     region = region_of(norm_linear())
-    assert len(search_region(region, bound=Bound(candidates=2)).candidates) == 2
-    assert search_region(region, bound=Bound(verified=1)).report.verified == 1
+    assert len(search_region(region, bound=SearchBound(candidates=2)).candidates) == 2
+    assert search_region(region, bound=SearchBound(verified=1)).report.verified == 1
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["input", "select"])
@@ -229,7 +229,7 @@ def test_refusals_of_the_verifier_are_reported():
   result = search(region_of(norm_linear()), H200, refuse)
   assert result.candidates == ()
   assert result.report.verified == 0
-  assert 0 < len(calls) <= Bound().tried
+  assert 0 < len(calls) <= SearchBound().tried
   assert len(set(map(print_ugraph, calls))) == len(calls)
   assert [r.code for r in result.report.refused].count("NUMERICS") == len(calls)
 
