@@ -10,13 +10,13 @@ and torch; ``--emulate``: small cases on a CPU instead, without times.
 import argparse
 import json
 import re
-import subprocess
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from os import sched_getaffinity
 
 import numpy as np
+from protocol import facts
 
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
@@ -288,10 +288,7 @@ def main():
 
   from mirage_onnx.tune.device import Gpu
 
-  asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-  said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-  command = f"python bench/warpgroup_attention.py OUT.json --keep {args.keep} --others {args.others}"
-  result = {"command": command, "gpu": said, "torch": torch.__version__, "cases": {}}
+  result = {**facts(), "cases": {}}
   gpu = Gpu(H100)
   for name in args.cases:
     with gpu.scope():

@@ -8,12 +8,12 @@ besides, and the peers: the bare product, and torch's ways to the same epilogue.
 
 import argparse
 import json
-import subprocess
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from os import sched_getaffinity
 
 import numpy as np
+from protocol import facts
 
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
@@ -166,10 +166,7 @@ def main():
 
   from mirage_onnx.tune.device import Gpu
 
-  asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-  said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-  command = f"python bench/warpgroup_products.py OUT.json --keep {args.keep}"
-  result = {"command": command, "gpu": said, "torch": torch.__version__, "cases": {}}
+  result = {**facts(), "cases": {}}
   gpu = Gpu(H100)
   for name in args.cases:
     with gpu.scope():

@@ -7,22 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from packed_models import product, without
+from region_meaning import meant
 from small_models import feeds, matches
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.verify.interpret_steps import interpret_steps
-from mirage_onnx.verify.weights import sample_weights
-
-
-def meant(model, values):
-  """The output in float64, as the steps of the region say it."""
-  (region,) = {c.region.key: c.region for c in matches(model).candidates}.values()
-  weights = sample_weights(load_model(model), region)
-  inputs = {
-    i.tensor.name: np.asarray(weights[i.tensor.name] if i.is_weight else values[i.tensor.name], np.float64)
-    for i in region.inputs
-  }
-  return interpret_steps(region, inputs, rounded=False)[region.outputs[0].tensor.name]
 
 
 @given(st.data())
