@@ -11,12 +11,14 @@ from math import prod
 from typing import Any
 from unittest import mock
 
-from mirage_onnx.codegen.tiled import arrange, assign, demand, kernel, lower, share, smem_plan
-from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.assign import Assignment
-from mirage_onnx.codegen.tiled.forms import Form, Warps
-from mirage_onnx.codegen.tiled.shared import SharedTile
-from mirage_onnx.superopt.min_sum import MinSum, minimise
+from mirage_onnx.codegen.tiled import kernel
+from mirage_onnx.lower import arrange, assign, demand, share, smem_plan
+from mirage_onnx.lower import lowering as lower
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.assign import Assignment
+from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.min_sum import MinSum, minimise
+from mirage_onnx.lower.shared import SharedTile
 
 
 def first_feasible(problem: MinSum) -> tuple[int, ...]:

@@ -91,7 +91,7 @@ def test_a_block_operator_is_a_row_and_its_test(tree):
   of_the_table = (
     "tests/ir/test_block_ops.py",
     "tests/ir/test_spec.py",
-    "tests/codegen/tiled/test_lower.py",
+    "tests/lower/test_lowering.py",
   )
   assert passes(tree, "-m", "not slow", *of_the_table) > 10
 

@@ -8,10 +8,10 @@ from fractions import Fraction
 import numpy as np
 
 from mirage_onnx.codegen.loads import count, rounded
-from mirage_onnx.codegen.sizes import Count, is_runtime
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
 from mirage_onnx.ir.ugraph import BlockOp
+from mirage_onnx.lower.sizes import Count, is_runtime
 
 #: Operation -> its expression of operands.
 _EXPRESSIONS = {op: f.cuda for op, f in ELEMENTWISE.items()} | {"cast": "{0}"}

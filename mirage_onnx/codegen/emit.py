@@ -8,13 +8,13 @@ from mirage_onnx.codegen.loads import kernel_axes, runtime_axes
 from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
-from mirage_onnx.codegen.sizes import LaunchSizes
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
+from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.target import Target
 
 #: Refusals of a special form that leave the general one.

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import gcd, prod
 
-from mirage_onnx.codegen.sizes import Count, is_runtime, product, scaled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Kernel, KTensor, UGraph, Window
+from mirage_onnx.lower.sizes import Count, is_runtime, product, scaled
 
 #: The tags of device/vector.cuh and device/packed.cuh.
 TAGS = {

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirage_onnx.codegen.grid import AxisTile, Grid
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
 from mirage_onnx.ir.block_ops import Kind, merge_of, of_kinds
+from mirage_onnx.lower.grid import AxisTile, Grid
 from mirage_onnx.target import Target
 
 #: Rows of an mma tile (its n) and columns (its m).

@@ -15,10 +15,10 @@ from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.packed_operands import PackedOperand
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, StreamPlan
-from mirage_onnx.codegen.sizes import Count
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
+from mirage_onnx.lower.sizes import Count
 
 
 def _number(stride: Count) -> int:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal
-from mirage_onnx.codegen.grid import AxisTile, Grid, check_maps
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.in_place import update_of
 from mirage_onnx.codegen.loads import TensorView, parameters, runtime_axes
@@ -24,6 +23,7 @@ from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, UGraph
 from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
+from mirage_onnx.lower.grid import AxisTile, Grid, check_maps
 from mirage_onnx.target import Target
 
 _MOST_PER_THREAD = 64

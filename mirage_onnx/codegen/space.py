@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mirage_onnx.codegen.grid import AxisTile
 from mirage_onnx.codegen.index_text import parts_of, times, total
 from mirage_onnx.codegen.loads import axis_variable
 from mirage_onnx.codegen.scalar import Place
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.lower.grid import AxisTile
 
 
 @dataclass(frozen=True, slots=True)

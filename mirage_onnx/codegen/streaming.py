@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from mirage_onnx.codegen.epilogue import Epilogue
-from mirage_onnx.codegen.grid import check_maps
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import parameters, runtime_axes
 from mirage_onnx.codegen.loop import LoopEmitter
@@ -14,6 +13,7 @@ from mirage_onnx.codegen.scalar import post_sources
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.lower.grid import check_maps
 from mirage_onnx.target import Target
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.arguments import Int32
 from mirage_onnx.custom_op.expr import Expr, const, dim
 from mirage_onnx.ir import BlockOp, Kernel, KTensor, Monomial, Phase, UGraph
 from mirage_onnx.ir.block_ops import ACCUMULATORS, SUM, Kind, of_kinds
 from mirage_onnx.ir.view import Window
+from mirage_onnx.lower.sizes import MOST_AT_RUNTIME
 
 #: Alignment of each tensor inside the workspace, bytes.
 ALIGNMENT = 256

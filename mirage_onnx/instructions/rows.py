@@ -2,7 +2,7 @@
 
 All of them leave their result as ``mma.m16n8k16`` does (PTX ISA, matrix fragments): in a warp, 16 rows
 and 8 columns after 8 columns; with g = lane / 4, t = lane % 4 a lane has rows g and g + 8, columns
-2t and 2t + 1. So the forms of ``codegen/tiled/forms.py`` hold for all of them, and what comes behind
+2t and 2t + 1. So the forms of ``lower/forms.py`` hold for all of them, and what comes behind
 a contraction does not depend on how it is done.
 """
 

@@ -1,6 +1,6 @@
 """Numbers with which products of packed weights go by wgmma: for many rows.
 
-Weights are operand A, widened to registers on their way (``codegen/tiled/widened.py``): 64 of the
+Weights are operand A, widened to registers on their way (``lower/widened.py``): 64 of the
 result's columns to a warpgroup. Activations are operand B, as many rows as one instruction has columns. A
 warpgroup widens and multiplies in turn, so the tensor cores have work all the time where a multiprocessor
 has several. The time is an estimate: it says which points are worth a try.

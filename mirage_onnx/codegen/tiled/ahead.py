@@ -21,12 +21,12 @@ from mirage_onnx.codegen.loads import TensorView
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled import memory_text
 from mirage_onnx.codegen.tiled.copies import copy_tile
-from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.codegen.tiled.pairs_text import in_pairs
-from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
-from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan
-from mirage_onnx.codegen.tiled.steps import Copy, Fetch, Held, ThreadGraph, ThreadStep
 from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.pieces import STEP, Pieces
+from mirage_onnx.lower.smem_plan import MemoryPlan
+from mirage_onnx.lower.steps import Copy, Fetch, Held, ThreadGraph, ThreadStep
 
 #: Registers of a lane that loads may take before an iteration waits, and through all of the loop.
 MOST_ISSUED, MOST_THROUGH = 48, 16

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.forms import Form, length
 from mirage_onnx.codegen.tiled.pairs_text import pair
-from mirage_onnx.codegen.tiled.pieces import Piece
-from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot
-from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.forms import Form, length
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.shared import SharedTile
+from mirage_onnx.lower.steps import Held
 
 #: Depth steps that are unrolled where they need not all be; more where operands come from device
 #: memory, to have so many loads in flight.

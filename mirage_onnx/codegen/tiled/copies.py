@@ -12,11 +12,11 @@ from math import prod
 
 from mirage_onnx.codegen.index_text import parts_of, times, total
 from mirage_onnx.codegen.loads import TensorView, count
-from mirage_onnx.codegen.sizes import is_runtime
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
-from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.ir import DType
+from mirage_onnx.lower.pieces import Piece, Pieces
+from mirage_onnx.lower.shared import SharedTile
+from mirage_onnx.lower.sizes import is_runtime
 
 
 def in_chunks(view: TensorView, tile: SharedTile) -> bool:

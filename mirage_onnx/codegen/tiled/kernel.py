@@ -6,28 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf, prod
 
-from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import parameters, runtime_axes
 from mirage_onnx.codegen.read_ahead import is_overtaken
-from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter, Issued
-from mirage_onnx.codegen.tiled.arrange import arranged
-from mirage_onnx.codegen.tiled.assign import Assignment
-from mirage_onnx.codegen.tiled.forms import Form, Warps
-from mirage_onnx.codegen.tiled.live import most_live
-from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.codegen.tiled.memory_text import issue
-from mirage_onnx.codegen.tiled.pieces import Pieces
-from mirage_onnx.codegen.tiled.share import ways
-from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.codegen.tiled.spot import digits
-from mirage_onnx.codegen.tiled.standing import standing_blocks
-from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, Held, ThreadGraph, ThreadStep
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
-from mirage_onnx.codegen.tiled.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
 from mirage_onnx.codegen.tiled.warpgroup_text import (
   PinningWriter,
   begin_late,
@@ -35,10 +22,23 @@ from mirage_onnx.codegen.tiled.warpgroup_text import (
   settle_late,
   widened_text,
 )
-from mirage_onnx.codegen.tiled.widened import Widened, check_widened, widened_first, with_widened
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import INSTRUCTIONS, WGMMA, instruction_of
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
+from mirage_onnx.lower.arrange import arranged
+from mirage_onnx.lower.assign import Assignment
+from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.grid import Grid
+from mirage_onnx.lower.live import most_live
+from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.pieces import Pieces
+from mirage_onnx.lower.share import ways
+from mirage_onnx.lower.sizes import MOST_AT_RUNTIME
+from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
+from mirage_onnx.lower.standing import standing_blocks
+from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, Held, ThreadGraph, ThreadStep
+from mirage_onnx.lower.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
+from mirage_onnx.lower.widened import Widened, check_widened, widened_first, with_widened
 from mirage_onnx.target import Target
 
 #: A lane holds at most this many elements of one value, and computes so many of one in place.

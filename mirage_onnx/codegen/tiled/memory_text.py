@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorView, count, tag
-from mirage_onnx.codegen.tiled import steps as do
 from mirage_onnx.codegen.tiled.copies import copy_tile
 from mirage_onnx.codegen.tiled.pairs_text import even_axis, in_pairs
 from mirage_onnx.codegen.tiled.quads_text import in_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import owner
-from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
 from mirage_onnx.ir.ugraph import is_part_axis
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.steps import Held
 
 
 def barrier(w: ValueWriter, step: do.ThreadBarrier) -> None:

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorView, tag
-from mirage_onnx.codegen.sizes import is_runtime
-from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.forms import Form
-from mirage_onnx.codegen.tiled.lower import Lowering
-from mirage_onnx.codegen.tiled.pieces import Piece
-from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot
-from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.shared import SharedTile
+from mirage_onnx.lower.sizes import is_runtime
+from mirage_onnx.lower.steps import Held
 
 
 def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:

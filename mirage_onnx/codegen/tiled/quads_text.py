@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorView, tag
-from mirage_onnx.codegen.sizes import is_runtime
-from mirage_onnx.codegen.tiled.forms import MMA, Form
-from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.values import ValueWriter, conditional
+from mirage_onnx.lower.forms import MMA, Form
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.sizes import is_runtime
 
 #: Tiles of columns that a quad has together, and columns of each.
 _TILES, _COLUMNS = 4, 8

@@ -1,15 +1,15 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
 from mirage_onnx.codegen.index_text import total
-from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.forms import Form
-from mirage_onnx.codegen.tiled.parts import rule_of
-from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.spot import Spot
-from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 from mirage_onnx.ir.block_ops import CLUSTER
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.parts import rule_of
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.steps import Held
 
 
 def multiply(w: ValueWriter, step: do.Multiply) -> None:

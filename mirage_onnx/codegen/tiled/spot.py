@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps, length
-from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
+from mirage_onnx.lower.forms import MMA, Form, Side, Warps, length
+from mirage_onnx.lower.pieces import Piece, Pieces
 
 #: Iterations that a loop over the elements of a lane is unrolled by where it need not be whole.
 UNROLLED = 4

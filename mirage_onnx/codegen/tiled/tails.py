@@ -8,11 +8,11 @@ the value leaves the same elements out by itself.
 
 from collections.abc import Collection
 
-from mirage_onnx.codegen.sizes import is_runtime
-from mirage_onnx.codegen.tiled.forms import Form
-from mirage_onnx.codegen.tiled.pieces import STEP, Piece
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 from mirage_onnx.ir.block_ops import LEAVES
+from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.pieces import STEP, Piece
+from mirage_onnx.lower.sizes import is_runtime
 
 
 def clear_tail(w: ValueWriter, index: int, form: Form, over: Collection[Piece], neutral: str) -> bool:

@@ -8,13 +8,13 @@ from mirage_onnx.codegen.elementwise import constant, evaluate, literal
 from mirage_onnx.codegen.index_text import subscript, total
 from mirage_onnx.codegen.loads import TensorView, rounded
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.forms import Form
-from mirage_onnx.codegen.tiled.lower import Lowering
-from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
-from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot, walk
-from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.ir.ugraph import BlockOp, Phase, UGraph
+from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.pieces import Piece, Pieces
+from mirage_onnx.lower.shared import SharedTile
+from mirage_onnx.lower.steps import Held
 
 
 def conditional(conditions: Sequence[str], text: str) -> str:

@@ -5,17 +5,17 @@ import re
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.assign import ProductForms
-from mirage_onnx.codegen.tiled.forms import Form, Warps
 from mirage_onnx.codegen.tiled.pairs_text import pair
-from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.codegen.tiled.spot import Spot
-from mirage_onnx.codegen.tiled.steps import Held
 from mirage_onnx.codegen.tiled.values import ValueWriter
-from mirage_onnx.codegen.tiled.warpgroup import is_turned
-from mirage_onnx.codegen.tiled.widened import WidenedText
 from mirage_onnx.instructions import WGMMA
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.assign import ProductForms
+from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.shared import SharedTile
+from mirage_onnx.lower.steps import Held
+from mirage_onnx.lower.warpgroup import is_turned
+from mirage_onnx.lower.widened import WidenedText
 
 #: Rows of 16 bytes that eight rows of a swizzled tile, and a depth of 16, are on.
 _NUMBER = re.compile(r"^(const int \w+ = )(.+);$")

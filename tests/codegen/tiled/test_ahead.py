@@ -4,7 +4,7 @@ import pytest
 from tiled_kernels import NORM_LINEAR, TWO_PRODUCTS, case, near
 
 from mirage_onnx.codegen.tiled import emit_tiled
-from mirage_onnx.codegen.tiled.steps import Copy
+from mirage_onnx.lower.steps import Copy
 from mirage_onnx.target import H200
 
 

@@ -4,7 +4,7 @@ import pytest
 from tiled_kernels import case, near, product
 
 from mirage_onnx.codegen.tiled import emit_tiled
-from mirage_onnx.codegen.tiled.steps import Contract, Multiply
+from mirage_onnx.lower.steps import Contract, Multiply
 from mirage_onnx.target import H200
 
 

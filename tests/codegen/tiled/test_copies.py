@@ -13,8 +13,8 @@ from tiled_kernels import (
   product,
 )
 
-from mirage_onnx.codegen.tiled.steps import Copy, Fetch, Read
 from mirage_onnx.ir import DType, KernelParams
+from mirage_onnx.lower.steps import Copy, Fetch, Read
 
 DTYPES = ("f16", "bf16", "f32")
 

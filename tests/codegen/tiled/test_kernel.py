@@ -6,11 +6,11 @@ from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, PARTS, Case, case, pr
 from mirage_onnx.codegen.rules import broken_rules
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled import emit_tiled
-from mirage_onnx.codegen.tiled.steps import Advance
 from mirage_onnx.codegen.tiled.text import write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams
+from mirage_onnx.lower.steps import Advance
 from mirage_onnx.target import H200
 
 SMALL = {"a0": 2, "a1": 64, "a2": 16, "a3": 8, "a4": 16}

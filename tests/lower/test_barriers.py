@@ -5,8 +5,8 @@ import random
 import pytest
 from tiled_kernels import ATTENTION, HELD, NORM_LINEAR, case, paths
 
-from mirage_onnx.codegen.tiled.barriers import with_barriers
-from mirage_onnx.codegen.tiled.steps import (
+from mirage_onnx.lower.barriers import with_barriers
+from mirage_onnx.lower.steps import (
   Advance,
   Copy,
   GatherRanks,

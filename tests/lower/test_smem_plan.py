@@ -6,10 +6,10 @@ from itertools import chain, combinations, combinations_with_replacement, produc
 import pytest
 from tiled_kernels import HELD, paths
 
-from mirage_onnx.codegen.tiled import smem_plan
-from mirage_onnx.codegen.tiled.barriers import with_barriers
-from mirage_onnx.codegen.tiled.smem_plan import best_places, lifetimes, packed, plan_memory
-from mirage_onnx.codegen.tiled.steps import (
+from mirage_onnx.lower import smem_plan
+from mirage_onnx.lower.barriers import with_barriers
+from mirage_onnx.lower.smem_plan import best_places, lifetimes, packed, plan_memory
+from mirage_onnx.lower.steps import (
   Advance,
   Copy,
   GatherRanks,

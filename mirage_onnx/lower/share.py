@@ -9,10 +9,10 @@ All ways to write the number of warps as a product over sides are tried.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from mirage_onnx.codegen.tiled.assign import Assignment, partial_folds, vector_frames
-from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.ugraph import KTensor, Phase
+from mirage_onnx.lower.assign import Assignment, partial_folds, vector_frames
+from mirage_onnx.lower.forms import MMA, Form, Side, Warps
 
 #: Lane operations that a meeting of warps costs, that one value through shared memory costs, and
 #: that a load costs whose neighbours in memory are not in neighbouring lanes.

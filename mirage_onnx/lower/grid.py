@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import parts_of
 from mirage_onnx.codegen.loads import TensorView, axis_variable, count
-from mirage_onnx.codegen.sizes import Count, is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.lower.sizes import Count, is_runtime
 from mirage_onnx.target import Target
 
 _MOST_BLOCKS = (2**31 - 1, 65535, 65535)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.forms import MMA, Form, Warps, length, vector
-from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.codegen.tiled.spot import Spot, digits, owner
+from mirage_onnx.lower.forms import MMA, Form, Warps, length, vector
+from mirage_onnx.lower.pieces import Piece
 
 PTX = {"ptx::lane()": "lane", "ptx::warp()": "warp", "/": "//"}
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mirage_onnx.codegen.tiled.barriers import with_barriers
-from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadGraph
+from mirage_onnx.lower.barriers import with_barriers
+from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadGraph
 
 #: Up to so many tiles, or places of barriers, every choice is tried.
 EXACT = 8

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from math import prod
 
 from mirage_onnx.codegen.loads import TensorView
-from mirage_onnx.codegen.tiled.lower import Lowering
-from mirage_onnx.codegen.tiled.smem_plan import MemoryPlan
 from mirage_onnx.ir.ugraph import UGraph, is_part_axis
+from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.smem_plan import MemoryPlan
 from mirage_onnx.target import Target
 
 #: Registers of a thread beside the values that it holds.

@@ -6,11 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.pieces import GRID, RANK, STEP, Pieces
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
+from mirage_onnx.lower.grid import Grid
+from mirage_onnx.lower.pieces import GRID, RANK, STEP, Pieces
 from mirage_onnx.target import H200
 from mirage_onnx.verify.tiles import Tiling
 

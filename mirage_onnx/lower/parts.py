@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_onnx.codegen.tiled.forms import Form, Side
 from mirage_onnx.ir.block_ops import merge_of
+from mirage_onnx.lower.forms import Form, Side
 
 
 def rule_of(op: str) -> str:

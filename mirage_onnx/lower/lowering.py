@@ -6,22 +6,22 @@ from math import prod
 
 from mirage_onnx.codegen.elementwise import constant, is_elementwise
 from mirage_onnx.codegen.loads import TensorView
-from mirage_onnx.codegen.sizes import is_runtime
-from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.assign import folded
 from mirage_onnx.codegen.tiled.copies import in_chunks
-from mirage_onnx.codegen.tiled.demand import MOST_FETCHED, Demand
-from mirage_onnx.codegen.tiled.forms import Form
-from mirage_onnx.codegen.tiled.parts import Parts, lane_bits, rule_of
-from mirage_onnx.codegen.tiled.pieces import STEP, Piece
-from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile
-from mirage_onnx.codegen.tiled.steps import Held, ThreadGraph
-from mirage_onnx.codegen.tiled.warpgroup import is_operand, is_swizzled
-from mirage_onnx.codegen.tiled.widened import Widened
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Layout
 from mirage_onnx.ir.block_ops import ACCUMULATORS, OPERATORS, SUM, Kind, kind_of, of_kinds
 from mirage_onnx.ir.rows import covered
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.assign import folded
+from mirage_onnx.lower.demand import MOST_FETCHED, Demand
+from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.parts import Parts, lane_bits, rule_of
+from mirage_onnx.lower.pieces import STEP, Piece
+from mirage_onnx.lower.shared import STORAGE, SharedTile
+from mirage_onnx.lower.sizes import is_runtime
+from mirage_onnx.lower.steps import Held, ThreadGraph
+from mirage_onnx.lower.warpgroup import is_operand, is_swizzled
+from mirage_onnx.lower.widened import Widened
 
 #: Bytes of a tile that is too large for registers up to which it goes to shared memory instead.
 MOST_COPIED = 64 * 1024
@@ -320,7 +320,7 @@ class Lowering(Demand):
 
 
 #: What a kind of operator becomes; elementwise functions and casts are ``_elementwise``.
-_RULES: Mapping[Kind, Callable[[Lowering, int], None]] = covered("codegen/tiled/lower.py", {
+_RULES: Mapping[Kind, Callable[[Lowering, int], None]] = covered("lower/lowering.py", {
   Kind.LOAD: Lowering._load,
   Kind.CONSTANT: Lowering._kept,
   Kind.POINTWISE: Lowering._elementwise,

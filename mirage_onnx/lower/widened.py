@@ -14,13 +14,13 @@ from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorView, tag
 from mirage_onnx.codegen.packed_operands import Scaled, one, scaled_integers
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.assign import ProductForms
-from mirage_onnx.codegen.tiled.forms import Warps
-from mirage_onnx.codegen.tiled.pieces import STEP, Pieces
-from mirage_onnx.codegen.tiled.shared import SharedTile
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import DType, Kernel, KTensor, UGraph
+from mirage_onnx.lower.assign import ProductForms
+from mirage_onnx.lower.forms import Warps
+from mirage_onnx.lower.pieces import STEP, Pieces
+from mirage_onnx.lower.shared import SharedTile
 
 #: More than any depth, and a multiple of every step.
 _ALL = 1 << 24

@@ -13,11 +13,11 @@ waited for, if nothing but the accumulators takes them: then the ring frees a ti
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mirage_onnx.codegen.tiled.assign import Assignment, ProductForms
-from mirage_onnx.codegen.tiled.forms import Side, Warps
-from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Kernel, KTensor
+from mirage_onnx.lower.assign import Assignment, ProductForms
+from mirage_onnx.lower.forms import Side, Warps
+from mirage_onnx.lower.pieces import Piece
 
 #: Where the tiles that descriptors name begin.
 TILE_ALIGNMENT = 1024

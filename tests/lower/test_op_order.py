@@ -7,10 +7,10 @@ import pytest
 from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, case, errors
 
-from mirage_onnx.codegen.tiled import arrange
-from mirage_onnx.codegen.tiled.arrange import most_held
-from mirage_onnx.codegen.tiled.op_order import OrderedStep, fewest_barriers
-from mirage_onnx.codegen.tiled.steps import ThreadBarrier
+from mirage_onnx.lower import arrange
+from mirage_onnx.lower.arrange import most_held
+from mirage_onnx.lower.op_order import OrderedStep, fewest_barriers
+from mirage_onnx.lower.steps import ThreadBarrier
 
 
 def _set(*items):

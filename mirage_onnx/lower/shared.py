@@ -10,8 +10,8 @@ from math import prod
 
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.tiled.pieces import Piece
 from mirage_onnx.ir.dtype import DType
+from mirage_onnx.lower.pieces import Piece
 
 #: The element types that tiles have; of truth values only loads have some (``lower.py``).
 STORAGE = {

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from math import prod
 
 from mirage_onnx.codegen.elementwise import constant, is_elementwise
-from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.assign import Assignment
-from mirage_onnx.codegen.tiled.forms import Form, Warps
-from mirage_onnx.codegen.tiled.shared import SharedTile
-from mirage_onnx.codegen.tiled.steps import Held, ThreadStep
 from mirage_onnx.ir import DType, KTensor, Phase
 from mirage_onnx.ir.block_ops import RUNNING
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.assign import Assignment
+from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.shared import SharedTile
+from mirage_onnx.lower.steps import Held, ThreadStep
 
 #: Registers of a lane beyond which a loaded tile is read where it is used, and up to which a packed
 #: operand stays through the loop.

@@ -7,7 +7,8 @@ from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
 from mirage_onnx.codegen.tiled import thread_graph
-from mirage_onnx.codegen.tiled.steps import (
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.lower.steps import (
   Contract,
   Copy,
   Fetch,
@@ -19,7 +20,6 @@ from mirage_onnx.codegen.tiled.steps import (
   Spill,
   Update,
 )
-from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import H200
 
 #: The sums of squares of rows.

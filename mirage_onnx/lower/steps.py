@@ -7,7 +7,7 @@ step, one line, is what golden tests show.
 
 from dataclasses import dataclass, field
 
-from mirage_onnx.codegen.tiled.forms import Form, Side
+from mirage_onnx.lower.forms import Form, Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +209,10 @@ class ThreadBarrier(ThreadStep):
 
   cluster: bool = False
   copies: bool = False
+
+  @property
+  def text(self) -> str:
+    return f"barrier %{self.index}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from mirage_onnx.codegen.tiled.forms import MMA, Form, Side, Warps, vector
-from mirage_onnx.codegen.tiled.pieces import Piece, Pieces
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS, RUNNING
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase
-from mirage_onnx.superopt.min_sum import MinSum, minimise
+from mirage_onnx.lower.forms import MMA, Form, Side, Warps, vector
+from mirage_onnx.lower.min_sum import MinSum, minimise
+from mirage_onnx.lower.pieces import Piece, Pieces
 
 MOVE, LOOP_WEIGHT, _NEVER = 10_000, 8, 1_000_000_000
 #: Ops that leave a value where it lies.

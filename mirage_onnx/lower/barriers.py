@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mirage_onnx.codegen.tiled.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadGraph, ThreadStep
+from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadGraph, ThreadStep
 
 
 @dataclass(slots=True)

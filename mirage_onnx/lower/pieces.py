@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd
 
-from mirage_onnx.codegen.grid import Grid
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorView, axis_variable, count, identifier
-from mirage_onnx.codegen.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, UGraph
+from mirage_onnx.lower.grid import Grid
+from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
 
 GRID, RANK, STEP = "b", "r", "s"
 

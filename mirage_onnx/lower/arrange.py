@@ -8,12 +8,12 @@ at once than registers are there for.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mirage_onnx.codegen.tiled import steps as do
-from mirage_onnx.codegen.tiled.barriers import Unordered, unordered_behind, with_barriers
-from mirage_onnx.codegen.tiled.lower import Lowering
-from mirage_onnx.codegen.tiled.op_order import Order, OrderedStep, fewest_barriers
-from mirage_onnx.codegen.tiled.steps import ThreadBarrier, ThreadGraph, ThreadStep
 from mirage_onnx.ir.block_ops import CLUSTER, Kind, kind_of
+from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.barriers import Unordered, unordered_behind, with_barriers
+from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.op_order import Order, OrderedStep, fewest_barriers
+from mirage_onnx.lower.steps import ThreadBarrier, ThreadGraph, ThreadStep
 
 _Steps = tuple[ThreadStep, ...]
 #: Row tiles up to which the loads of a contraction that reads device memory take few registers.

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pytest
 
-from mirage_onnx.superopt.min_sum import MinSum, minimise
+from mirage_onnx.lower.min_sum import MinSum, minimise
 
 
 def random_problem(rng, variables, density):

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 from tiled_kernels import ATTENTION, case
 
-from mirage_onnx.codegen.tiled.pieces import Piece
-from mirage_onnx.codegen.tiled.shared import STORAGE, SharedTile
 from mirage_onnx.ir.dtype import DType
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.shared import STORAGE, SharedTile
 
 
 def _tile(dtype, *lengths, **more):

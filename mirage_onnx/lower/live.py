@@ -7,9 +7,9 @@ what only a reduction uses is added up as it is made.
 """
 
 from mirage_onnx.codegen.elementwise import is_elementwise
-from mirage_onnx.codegen.tiled.lower import Lowering
 from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import Phase
+from mirage_onnx.lower.lowering import Lowering
 
 
 def most_live(lowering: Lowering) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from mirage_onnx.codegen.tiled.pieces import Piece
+from mirage_onnx.lower.pieces import Piece
 
 Side = tuple[Piece, ...]
 

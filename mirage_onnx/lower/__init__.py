@@ -1,0 +1,1 @@
+"""From a kernel and its numbers to what its threads do; no text."""
