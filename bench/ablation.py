@@ -73,13 +73,13 @@ class Variant:
 def _plans():
   """The plans of the tiled kernels that are emitted meanwhile."""
   found = []
-  make = tiled.plan_tiled
+  make = tiled.thread_graph
 
   def kept(*args, **more):
     found.append(make(*args, **more))
     return found[-1]
 
-  with mock.patch.object(tiled, "plan_tiled", kept):
+  with mock.patch.object(tiled, "thread_graph", kept):
     yield found
 
 

@@ -11,10 +11,10 @@ from math import prod
 from typing import Any
 from unittest import mock
 
-from mirage_onnx.codegen.tiled import kernel
 from mirage_onnx.lower import arrange, assign, demand, share, smem_plan
 from mirage_onnx.lower import lowering as lower
 from mirage_onnx.lower import steps as do
+from mirage_onnx.lower import thread_graph as kernel
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.min_sum import MinSum, minimise
@@ -42,7 +42,7 @@ def first_split(assignment: Assignment, forms: Mapping[int, Form], split: Warps)
   return split.spare - 1
 
 
-def barriers_everywhere(lowering: lower.Lowering, graph: do.ThreadGraph, room: int) -> do.ThreadGraph:
+def barriers_everywhere(lowering: lower.Lowering, graph: do.ThreadSteps, room: int) -> do.ThreadSteps:
   """One before every step that touches shared memory."""
 
   def run(steps: tuple[do.ThreadStep, ...]) -> tuple[do.ThreadStep, ...]:
@@ -54,15 +54,15 @@ def barriers_everywhere(lowering: lower.Lowering, graph: do.ThreadGraph, room: i
       found.append(step)
     return tuple(found)
 
-  return do.ThreadGraph(run(graph.before), run(graph.body), run(graph.after))
+  return do.ThreadSteps(run(graph.before), run(graph.body), run(graph.after))
 
 
-def as_written(lowering: lower.Lowering, graph: do.ThreadGraph, room: int) -> do.ThreadGraph:
+def as_written(lowering: lower.Lowering, graph: do.ThreadSteps, room: int) -> do.ThreadSteps:
   """Steps in the order in which they came to be."""
   return arrange.as_written(graph)
 
 
-def one_behind_another(graph: do.ThreadGraph, sizes: Mapping[str, int], *_: Any) -> smem_plan.MemoryPlan:
+def one_behind_another(graph: do.ThreadSteps, sizes: Mapping[str, int], *_: Any) -> smem_plan.MemoryPlan:
   """Every tile has bytes of its own."""
   ends = list(accumulate(sizes.values(), initial=0))
   return smem_plan.MemoryPlan(graph, dict(zip(sizes, ends, strict=False)), ends[-1])
@@ -72,7 +72,7 @@ def one_behind_another(graph: do.ThreadGraph, sizes: Mapping[str, int], *_: Any)
 def _where_used() -> Iterator[None]:
   """Nothing begins early but the ring."""
 
-  def plan(graph: do.ThreadGraph, sizes: Mapping[str, int], ring: frozenset[str],
+  def plan(graph: do.ThreadSteps, sizes: Mapping[str, int], ring: frozenset[str],
            resident: Callable[[int], int]) -> smem_plan.MemoryPlan:  # fmt: skip
     return smem_plan.best_places(graph, sizes, ring, frozenset(), resident)
 
@@ -133,7 +133,7 @@ NAIVE = {
 }
 
 
-def barriers(plan: kernel.TiledPlan) -> int:
+def barriers(plan: kernel.ThreadGraph) -> int:
   """Barriers that a block passes, those of its loop as often as it runs."""
 
   def count(steps: tuple[do.ThreadStep, ...]) -> int:
@@ -145,13 +145,13 @@ def barriers(plan: kernel.TiledPlan) -> int:
   return count(graph.before) + turns * count(graph.body) + again + count(graph.after)
 
 
-def moves(plan: kernel.TiledPlan) -> int:
+def moves(plan: kernel.ThreadGraph) -> int:
   """Values that go through shared memory to lie otherwise; in the loop as often as it runs."""
   graph = plan.steps
   inside = sum(isinstance(s, do.Spill) for s in graph.body)
   return plan.pieces.most_steps * inside + sum(isinstance(s, do.Spill) for s in graph.before + graph.after)
 
 
-def held(plan: kernel.TiledPlan) -> int:
+def held(plan: kernel.ThreadGraph) -> int:
   """Register elements of a lane, summed over the values that have a form."""
   return sum(prod(plan.warps.shape(f)) for i, f in plan.forms.items() if not plan.lowering.in_place(i, f))

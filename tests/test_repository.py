@@ -28,7 +28,7 @@ FUSED = re.compile(
   r"|(?<![a-z])(?:silu|mlp|lora|qkv)(?![a-z])",
   re.I,
 )
-PATTERN_FREE = ("superopt", "codegen", "tune")
+PATTERN_FREE = ("superopt", "lower", "codegen", "tune")
 
 
 def repository_files():

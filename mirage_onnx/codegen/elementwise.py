@@ -1,17 +1,15 @@
 """Elementwise functions as CUDA expressions on fp32 values."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from mirage_onnx.codegen.loads import count, rounded
+from mirage_onnx.codegen.loads import rounded
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
 from mirage_onnx.ir.ugraph import BlockOp
-from mirage_onnx.lower.sizes import Count, is_runtime
+from mirage_onnx.lower.constant import RunCount, constant
 
 #: Operation -> its expression of operands.
 _EXPRESSIONS = {op: f.cuda for op, f in ELEMENTWISE.items()} | {"cast": "{0}"}
@@ -22,22 +20,6 @@ KEEPS_ZERO = frozenset({op for op, f in ELEMENTWISE.items() if f.keeps_zero} | {
 _LARGEST_POWER = 32
 
 
-def is_elementwise(op: str) -> bool:
-  return op in _EXPRESSIONS or op == "powr"
-
-
-@dataclass(frozen=True, slots=True)
-class RunCount:
-  """A number that only a launch knows: a product of ``counts``."""
-
-  counts: tuple[Count, ...]
-
-  @property
-  def text(self) -> str:
-    """In fp32: the factors are, and their product could be too large for an int."""
-    return "({})".format(" * ".join(f"static_cast<float>({c})" for c in self.counts))
-
-
 def literal(value: Fraction | str | int | RunCount) -> str:
   """A constant as an fp32 literal, rounded once.
 
@@ -45,7 +27,8 @@ def literal(value: Fraction | str | int | RunCount) -> str:
       RejectionError: EMIT_UNSUPPORTED, beyond fp32 or unknown.
   """
   if isinstance(value, RunCount):
-    return value.text
+    # In fp32: the factors are, and their product could be too large for an int.
+    return "({})".format(" * ".join(f"static_cast<float>({c})" for c in value.counts))
   if isinstance(value, str):
     if value not in IRRATIONAL:
       raise RejectionError("EMIT_UNSUPPORTED", f"no number for the constant {value!r}")
@@ -102,17 +85,6 @@ def _product(x: str, exponent: int) -> str:
     return x
   half = f"square({_product(x, exponent // 2)})"
   return half if exponent % 2 == 0 else f"{half} * {x}"
-
-
-def constant(op: BlockOp, extents: Mapping[str, int]) -> Fraction | str | RunCount | None:
-  """The number that a ``const`` or ``extent`` op is; None for other ops."""
-  if op.op == "const":
-    return op.value
-  if op.op == "extent":
-    if any(is_runtime(extents, a) for a in op.reduced):
-      return RunCount(tuple(count(extents, a) for a in op.reduced))
-    return Fraction(math.prod(extents[a] for a in op.reduced))
-  return None
 
 
 def evaluate(

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
-from mirage_onnx.codegen.loads import kernel_axes, runtime_axes
 from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
@@ -15,6 +14,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
 from mirage_onnx.lower.sizes import LaunchSizes
+from mirage_onnx.lower.tensor_view import kernel_axes, runtime_axes
 from mirage_onnx.target import Target
 
 #: Refusals of a special form that leave the general one.

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mirage_onnx.codegen.early_loads import EarlyLoads
+from mirage_onnx.codegen.grid_text import replicas
 from mirage_onnx.codegen.index_text import subscript, times, total
-from mirage_onnx.codegen.loads import TensorView, axis_variable
+from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.placement import MOST_UNROLLED, Placement
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, Accumulator, AccumulatorForm, StreamPlan
 from mirage_onnx.codegen.scalar import Place, Scalar
@@ -23,6 +24,7 @@ from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, UGraph
 from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
+from mirage_onnx.lower.sizes import axis_variable
 
 #: Shared memory is handed out in pieces of 16 bytes.
 _PIECE = 4
@@ -186,10 +188,10 @@ class Epilogue:
       names = {i: self.scalar.view(i).widened(f"{n}[{q}]") for i, n in elements.items()}
       self.scalar.under_way = {i: f"{n}[{q}]" for i, n in vectors.items()}
       for save in saves:
-        view = TensorView.of(self.graph.tensor(save.tensor), self.plan.extents)
+        view = TensorText.of(self.graph.tensor(save.tensor), self.plan.extents)
         value = self.scalar.value(save.arg, at, names)
         line = view.store(self.scalar.index(view.tensor.axes, at), value)
-        once = self.plan.grid.replicas(view.tensor.axes)
+        once = replicas(self.plan.grid, view.tensor.axes)
         writer.line(f"if ({once}) {line}" if once else line, save.arg)
 
   def emit(self) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from mirage_onnx.codegen.loads import count
 from mirage_onnx.ir import Kernel, KernelParams, UGraph, print_kernel
 from mirage_onnx.ir.text import print_tensor
+from mirage_onnx.lower.sizes import count
 
 #: Raised with every change of the generated text or of the device headers: part of cache keys.
 GENERATOR_VERSION = 10

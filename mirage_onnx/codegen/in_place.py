@@ -7,9 +7,9 @@ same place, nothing is to be done where c is 0 and the addresses are equal; else
 
 from dataclasses import dataclass
 
-from mirage_onnx.codegen.elementwise import is_elementwise
 from mirage_onnx.ir import BlockOp, Kernel, UGraph
 from mirage_onnx.ir.block_ops import REDUCTIONS
+from mirage_onnx.ir.functions import is_elementwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from math import prod
 
+from mirage_onnx.lower.sizes import Count
+
 
 def subscript(indices: Sequence[str]) -> str:
   return "".join(f"[{i}]" for i in indices)
@@ -15,6 +17,15 @@ def total(*terms: str) -> str:
 
 def times(index: str, factor: int) -> str:
   return "0" if index == "0" or factor == 0 else index if factor == 1 else f"{index} * {factor}"
+
+
+def scaled(index: str, stride: Count, *, wide: bool = False) -> str:
+  """``index * stride``, in 64 bits if ``wide`` or if the stride is known to a launch only."""
+  if index == "0" or stride == 0:
+    return "0"
+  if wide or isinstance(stride, str):
+    index = f"static_cast<long long>({index})"
+  return index if stride == 1 else f"{index} * {stride}"
 
 
 def parts_of(flat: str, sizes: Sequence[int]) -> list[str]:

@@ -10,16 +10,20 @@ before it is contracted or summed (``masked``).
 
 from collections.abc import Sequence
 
-from mirage_onnx.codegen.elementwise import KEEPS_ZERO, constant, evaluate, is_elementwise, literal
+from mirage_onnx.codegen.elementwise import KEEPS_ZERO, evaluate, literal
+from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.packed_operands import apart_operands, scaled_integers, statement
+from mirage_onnx.codegen.packed_operands import apart_operands, statement
 from mirage_onnx.codegen.plan import Accumulator, AccumulatorForm, StreamPlan, operands
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import OVER_AXES
+from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
+from mirage_onnx.lower.constant import constant
+from mirage_onnx.lower.scaled_integers import scaled_integers
 
 #: Which layouts an elementwise op of the loop may combine into its own.
 _COMBINES = {
@@ -359,7 +363,7 @@ class LoopEmitter:
     if picks:  # pointers lead to rows that those before may name
       if self.pdl:
         self.writer.wait()
-      plan.grid.declare_rows(self.writer, self.graph, plan.kernel, plan.extents)
+      declare_rows(plan.grid, self.writer, self.graph, plan.kernel, plan.extents)
     ring.pointers()
     ring.declare()
     waits = self.pdl and not picks

@@ -7,8 +7,8 @@ kernel that needs their results only behind its loop runs beside them, and waits
 
 from collections.abc import Mapping
 
-from mirage_onnx.codegen.loads import runtime_axes
 from mirage_onnx.ir import Kernel, Phase, UGraph
+from mirage_onnx.lower.tensor_view import runtime_axes
 
 
 def reads_ahead(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> bool:

@@ -11,8 +11,9 @@ registers as they: of those a warp has the next step only. Every block reads the
 
 from collections.abc import Sequence
 
+from mirage_onnx.codegen.grid_text import first_of, last_of
 from mirage_onnx.codegen.index_text import subscript, times, total
-from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.packed_operands import PackedOperand
 from mirage_onnx.codegen.plan import COLUMNS, ROWS, StreamPlan
 from mirage_onnx.codegen.source import Writer
@@ -33,9 +34,9 @@ class Ring:
   def __init__(self, graph: UGraph, plan: StreamPlan, loads: Sequence[int], writer: Writer) -> None:
     self.graph, self.plan, self.loads, self.writer = graph, plan, loads, writer
 
-  def view(self, index: int) -> TensorView:
+  def view(self, index: int) -> TensorText:
     tensor = self.graph.tensor(self._op(index).tensor)
-    return TensorView.of(tensor, self.plan.extents, packed=index in self.loads)
+    return TensorText.of(tensor, self.plan.extents, packed=index in self.loads)
 
   def stages(self, index: int) -> int:
     """How many steps of an operand are in flight."""
@@ -69,7 +70,7 @@ class Ring:
   def _apart(self, op: BlockOp) -> bool:
     """Every tile has a pointer of its own: no constant leads from one to the next."""
     lane = {*self.plan.columns, self.plan.row.axis if self.plan.row else ""}
-    view = TensorView.of(self.graph.tensor(op.tensor), self.plan.extents, packed=True)
+    view = TensorText.of(self.graph.tensor(op.tensor), self.plan.extents, packed=True)
     far = any(isinstance(view.stride(a), str) for a in lane & set(op.axes))
     return far or self._clamped(op)
 
@@ -79,21 +80,21 @@ class Ring:
       return times(indices[0], ROWS)
     return total(times(indices[0], COLUMNS), times(indices[1], 8)) if indices else "0"
 
-  def index(self, op: BlockOp, view: TensorView, indices: Sequence[str]) -> dict[str, str]:
+  def index(self, op: BlockOp, view: TensorText, indices: Sequence[str]) -> dict[str, str]:
     """Where the lane's part of a tile is, at depth 0: an index for every axis."""
     plan = self.plan
     lane_axes = {*plan.columns, plan.row.axis if plan.row else ""}
     at = {}
     for axis in view.tensor.axes:
       tile = plan.grid.tile(axis, plan.extents)
-      at[axis] = "0" if axis == plan.depth else tile.first
+      at[axis] = "0" if axis == plan.depth else first_of(tile)
       if axis in lane_axes:
         inside = total("g", self._tile_offset(op, indices))
         if self._clamped(op) and not tile.short:
           inside = f"at_most({inside}, {tile.tile - 1})"
-        at[axis] = total(tile.first, inside)
+        at[axis] = total(first_of(tile), inside)
         if tile.short:
-          at[axis] = f"at_most({at[axis]}, {tile.last})"
+          at[axis] = f"at_most({at[axis]}, {last_of(tile)})"
     return at
 
   def pointers(self) -> None:
@@ -127,7 +128,7 @@ class Ring:
       return total(f"at{index}", times(indices[0], ROWS * _number(view.stride(row))))
     return f"at{index}"
 
-  def _types(self, op: BlockOp, view: TensorView) -> str:
+  def _types(self, op: BlockOp, view: TensorText) -> str:
     """Columns that one block reads once go around L1."""
     once = op.layout is Layout.A_FRAG and self.plan.columns[self.plan.column_of(op)].split
     path = "Path::kStream" if once and not view.coherent else view.path

@@ -14,16 +14,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal
+from mirage_onnx.codegen.elementwise import evaluate, literal
+from mirage_onnx.codegen.grid_text import declare_firsts, declare_rows, first_of, last_of, replicas
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.in_place import update_of
-from mirage_onnx.codegen.loads import TensorView, parameters, runtime_axes
+from mirage_onnx.codegen.loads import TensorText, parameters
 from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, UGraph
 from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
+from mirage_onnx.ir.functions import is_elementwise
+from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.grid import AxisTile, Grid, check_maps
+from mirage_onnx.lower.tensor_view import runtime_axes
 from mirage_onnx.target import Target
 
 _MOST_PER_THREAD = 64
@@ -111,12 +115,12 @@ class _RowEmitter:
       return
     writer.line(f"const int lane = ptx::thread() % {plan.threads};")
     own = f"ptx::thread() / {plan.threads}"
-    place = own if packed.first == "0" else f"{packed.first} + {own}"
+    place = own if (first := first_of(packed)) == "0" else f"{first} + {own}"
     if not packed.short:
       writer.line(f"const int row = {place};")
       return
-    writer.line(f"const bool exists = {place} <= {packed.last};")
-    writer.line(f"const int row = exists ? {place} : {packed.last};")
+    writer.line(f"const bool exists = {place} <= {last_of(packed)};")
+    writer.line(f"const int row = exists ? {place} : {last_of(packed)};")
 
   def _needed(self) -> set[int]:
     needed: set[int] = set()
@@ -125,11 +129,11 @@ class _RowEmitter:
         needed |= {index, *self.ops[index].args}
     return needed
 
-  def _view(self, name: str) -> TensorView:
-    return TensorView.of(self.graph.tensor(name), self.extents)
+  def _view(self, name: str) -> TensorText:
+    return TensorText.of(self.graph.tensor(name), self.extents)
 
-  def _index(self, view: TensorView, at: str) -> dict[str, str]:
-    index = {a.axis: "row" if a is self.plan.packed else a.first for a in self.grid.axes}
+  def _index(self, view: TensorText, at: str) -> dict[str, str]:
+    index = {a.axis: "row" if a is self.plan.packed else first_of(a) for a in self.grid.axes}
     return {a: at if a == self.plan.axis else index[a] for a in view.tensor.axes}
 
   def _is_vector(self, index: int) -> bool:
@@ -226,13 +230,13 @@ class _RowEmitter:
     ahead = reads_ahead(self.graph, self.kernel, self.extents)
     first = [i for i in loads if ahead or not self._view(self.ops[i].tensor).coherent]
     if ahead:
-      self.grid.declare_rows(self.writer, self.graph, self.kernel, self.extents)
+      declare_rows(self.grid, self.writer, self.graph, self.kernel, self.extents)
     for index in first:
       self._load(index, self.ops[index])
     if self.pdl:
       self.writer.wait()
     if not ahead:
-      self.grid.declare_rows(self.writer, self.graph, self.kernel, self.extents)
+      declare_rows(self.grid, self.writer, self.graph, self.kernel, self.extents)
     for index in loads:
       if index not in first:
         self._load(index, self.ops[index])
@@ -260,7 +264,7 @@ class _RowEmitter:
     writer.line(f"const bool changes = {changes};")
     rest = sorted(self.needed - update.early)
     with writer.block("if (changes)"):
-      self.grid.declare_rows(writer, self.graph, self.kernel, self.extents)
+      declare_rows(self.grid, writer, self.graph, self.kernel, self.extents)
       for index in loads:
         if index in rest:
           self._load(index, self.ops[index])
@@ -293,7 +297,7 @@ class _RowEmitter:
   def _save(self, tensor: str, arg: int) -> None:
     view, plan, writer = self._view(tensor), self.plan, self.writer
     axes = view.tensor.axes
-    conditions = [self.grid.replicas(axes)]
+    conditions = [replicas(self.grid, axes)]
     if plan.packed and plan.packed.axis not in axes:
       conditions.append(f"ptx::thread() < {plan.threads}")
     elif plan.packed and plan.packed.short:
@@ -329,7 +333,7 @@ class _RowEmitter:
       )
       if self.pdl:
         writer.trigger(behind_wait=is_overtaken(self.graph, kernel, self.extents))
-      self.grid.declare(writer)
+      declare_firsts(self.grid, writer)
       self._rows()
       self._ops()
     top = header(self.graph, kernel, self.params, self.extents, name)

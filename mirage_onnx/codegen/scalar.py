@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mirage_onnx.codegen.elementwise import constant, evaluate, is_elementwise, literal
-from mirage_onnx.codegen.loads import TensorView, axis_variable, rounded
+from mirage_onnx.codegen.elementwise import evaluate, literal
+from mirage_onnx.codegen.grid_text import first_of
+from mirage_onnx.codegen.loads import TensorText, rounded
 from mirage_onnx.codegen.plan import Accumulator, StreamPlan
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Phase, UGraph
 from mirage_onnx.ir.block_ops import CLUSTER, Kind, merge_of, of_kinds
+from mirage_onnx.ir.functions import is_elementwise
+from mirage_onnx.lower.constant import constant
+from mirage_onnx.lower.sizes import axis_variable
 
 _ACCUMULATIONS = of_kinds(Kind.ACCUMULATOR)
 
@@ -62,12 +66,12 @@ class Scalar:
       tile = self.plan.grid.tile(axis, self.plan.extents)
       if axis not in at and tile.tile > 1:
         raise RejectionError("LAYOUT", f"axis {axis} is not an axis of this output")
-      found[axis] = axis_variable(axis) if axis in at else tile.first
+      found[axis] = axis_variable(axis) if axis in at else first_of(tile)
     return found
 
-  def view(self, index: int) -> TensorView:
+  def view(self, index: int) -> TensorText:
     """The tensor that load ``index`` reads."""
-    return TensorView.of(self.graph.tensor(self.ops[index].tensor), self.plan.extents)
+    return TensorText.of(self.graph.tensor(self.ops[index].tensor), self.plan.extents)
 
   def load(self, index: int, at: Place) -> str:
     view = self.view(index)

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mirage_onnx.codegen.grid_text import first_of
 from mirage_onnx.codegen.index_text import parts_of, times, total
-from mirage_onnx.codegen.loads import axis_variable
 from mirage_onnx.codegen.scalar import Place
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.lower.grid import AxisTile
+from mirage_onnx.lower.sizes import axis_variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class TileSpace:
     for tile, position in zip(self.axes, positions, strict=True):
       name = f"t_{axis_variable(tile.axis)}"
       writer.line(f"const int {name} = {position};")
-      writer.line(f"const int {axis_variable(tile.axis)} = {total(tile.first, name)};")
+      writer.line(f"const int {axis_variable(tile.axis)} = {total(first_of(tile), name)};")
       at[tile.axis] = name
     return at
 

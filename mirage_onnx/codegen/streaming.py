@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from mirage_onnx.codegen.epilogue import Epilogue
+from mirage_onnx.codegen.grid_text import declare_firsts
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import parameters, runtime_axes
+from mirage_onnx.codegen.loads import parameters
 from mirage_onnx.codegen.loop import LoopEmitter
 from mirage_onnx.codegen.packed_loop import PackedLoop
 from mirage_onnx.codegen.plan import StreamPlan
@@ -14,6 +15,7 @@ from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.grid import check_maps
+from mirage_onnx.lower.tensor_view import runtime_axes
 from mirage_onnx.target import Target
 
 
@@ -40,7 +42,7 @@ def emit_streaming(
   ):  # fmt: skip
     if target.has_pdl:
       writer.trigger(behind_wait=is_overtaken(graph, kernel, extents))
-    plan.grid.declare(writer)
+    declare_firsts(plan.grid, writer)
     ahead = target.has_pdl and reads_ahead(graph, kernel, extents)
     emitter = PackedLoop if plan.parts > 1 else LoopEmitter
     loop = emitter(graph, plan, accumulators, writer, pdl=target.has_pdl and not ahead)

@@ -210,6 +210,11 @@ ELEMENTWISE: dict[str, Elementwise] = {
 IRRATIONAL: dict[str, float] = {"pi": float(np.pi)}
 
 
+def is_elementwise(op: str) -> bool:
+  """Whether a block operation is one of these functions, or goes element by element as they do."""
+  return op in ELEMENTWISE or op in ("cast", "powr")
+
+
 def to_term(op: str, *args: Term) -> Term:
   """The term of ``op`` applied to ``args``."""
   entry = ELEMENTWISE[op]

@@ -13,7 +13,7 @@ from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.barriers import Unordered, unordered_behind, with_barriers
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.op_order import Order, OrderedStep, fewest_barriers
-from mirage_onnx.lower.steps import ThreadBarrier, ThreadGraph, ThreadStep
+from mirage_onnx.lower.steps import ThreadBarrier, ThreadStep, ThreadSteps
 
 _Steps = tuple[ThreadStep, ...]
 #: Row tiles up to which the loads of a contraction that reads device memory take few registers.
@@ -33,13 +33,13 @@ def merged(steps: Sequence[ThreadStep]) -> _Steps:
   return tuple(found)
 
 
-def as_written(graph: ThreadGraph) -> ThreadGraph:
+def as_written(graph: ThreadSteps) -> ThreadSteps:
   """The graph with barriers, its steps in the order in which they came to be."""
   runs = (graph.before, graph.body, graph.after)
-  return with_barriers(ThreadGraph(*map(merged, runs)))
+  return with_barriers(ThreadSteps(*map(merged, runs)))
 
 
-def arranged(lowering: Lowering, graph: ThreadGraph, room: int) -> ThreadGraph:
+def arranged(lowering: Lowering, graph: ThreadSteps, room: int) -> ThreadSteps:
   """The graph with barriers, as few as any order has; ``room``: further registers of a lane."""
   sizes: dict[int, int] = {}
   for held in lowering.made:
@@ -54,7 +54,7 @@ def arranged(lowering: Lowering, graph: ThreadGraph, room: int) -> ThreadGraph:
     for n, own in enumerate(nodes):
       if _wide(lowering, steps[n], own):
         nodes[n] = replace(own, uses=own.uses.union(*(x.makes for x in nodes[:n])))
-    so_far = with_barriers(ThreadGraph(*runs[: r + 1], *[()] * (2 - r)))
+    so_far = with_barriers(ThreadSteps(*runs[: r + 1], *[()] * (2 - r)))
     written = (so_far.before, so_far.body, so_far.after)[r]
     if order := fewest_barriers(nodes, _cost(written), loop=loop):
       later = (node(lowering, s, behind) for steps in runs[r + 1 :] for s in steps)
@@ -62,7 +62,7 @@ def arranged(lowering: Lowering, graph: ThreadGraph, room: int) -> ThreadGraph:
       moved = [nodes[i] for phase in order.phases for i in phase]
       if most_held(moved, sizes, kept) - most_held(nodes, sizes, kept) <= max(0, room):
         runs[r] = (*first, *_in_order(steps, order))
-  return as_written(ThreadGraph(*runs))
+  return as_written(ThreadSteps(*runs))
 
 
 def _wide(lowering: Lowering, step: ThreadStep, own: OrderedStep) -> bool:

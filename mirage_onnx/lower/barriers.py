@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadGraph, ThreadStep
+from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadStep, ThreadSteps
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ def _ordered(steps: Sequence[ThreadStep], state: Unordered) -> list[ThreadStep]:
   return result
 
 
-def _walk(graph: ThreadGraph) -> tuple[list[ThreadStep], list[ThreadStep], Unordered]:
+def _walk(graph: ThreadSteps) -> tuple[list[ThreadStep], list[ThreadStep], Unordered]:
   """The steps before the loop and in it, and what is unordered behind them."""
   state = Unordered()
   before = _ordered(graph.before, state)
@@ -89,10 +89,10 @@ def _walk(graph: ThreadGraph) -> tuple[list[ThreadStep], list[ThreadStep], Unord
 
 def unordered_behind(before: tuple[ThreadStep, ...] = (), body: tuple[ThreadStep, ...] = ()) -> Unordered:
   """What steps before a loop, and in it, leave to those behind it."""
-  return _walk(ThreadGraph(before, body, ()))[2]
+  return _walk(ThreadSteps(before, body, ()))[2]
 
 
-def with_barriers(graph: ThreadGraph) -> ThreadGraph:
+def with_barriers(graph: ThreadSteps) -> ThreadSteps:
   """The graph with the barriers that it needs besides those that it has."""
   before, body, entry = _walk(graph)
-  return ThreadGraph(tuple(before), tuple(body), tuple(_ordered(graph.after, entry)))
+  return ThreadSteps(tuple(before), tuple(body), tuple(_ordered(graph.after, entry)))

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from mirage_onnx.codegen.elementwise import constant, is_elementwise
 from mirage_onnx.ir import DType, KTensor, Phase
 from mirage_onnx.ir.block_ops import RUNNING
+from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.assign import Assignment
+from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held, ThreadStep

@@ -92,13 +92,6 @@ class Warps:
     """Into how many parts the warps cut a side."""
     return dict(self.digits).get(side, 1) if side else 1
 
-  def digit(self, side: Side) -> str:
-    """The part of a side that this warp has."""
-    for number, (own, count) in enumerate(self.digits):
-      if own == side and count > 1:
-        return f"w{number}"
-    return "0"
-
   @property
   def spare(self) -> int:
     """Warps that do the same as others."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage_onnx.codegen.index_text import parts_of
-from mirage_onnx.codegen.loads import TensorView, axis_variable, count
-from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
-from mirage_onnx.lower.sizes import Count, is_runtime
+from mirage_onnx.lower.sizes import Count, count, is_runtime
 from mirage_onnx.target import Target
 
 _MOST_BLOCKS = (2**31 - 1, 65535, 65535)
@@ -46,16 +43,6 @@ class AxisTile:
   def short(self) -> bool:
     """Whether the last block may have fewer elements."""
     return self.extent % self.tile != 0 if isinstance(self.extent, int) else self.tile != 1
-
-  @property
-  def last(self) -> str:
-    """The index of the last element, as an expression."""
-    return str(self.extent - 1) if isinstance(self.extent, int) else f"{self.extent} - 1"
-
-  @property
-  def first(self) -> str:
-    """The block's first element of the axis, as an expression."""
-    return f"first_{axis_variable(self.axis)}" if self.split else "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,58 +105,6 @@ class Grid:
       if at.axis == axis:
         return at
     return AxisTile(axis, extents[axis], extents[axis], None)
-
-  def block_index(self, dim: int) -> str:
-    index = f"ptx::block_{'xyz'[dim]}()"
-    return f"{index} / {self.cluster}" if dim == 0 and self.cluster > 1 else index
-
-  def declare(self, writer: Writer, tile: str = "") -> None:
-    """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split.
-
-    ``tile``: the number of a block, if this one does the work of several.
-    """
-    for at in self.axes:
-      if at.split and at.dim is not None:
-        index = self._shared_x(at, writer) or self.block_index(at.dim)
-        index = parts_of(tile, self.launch[::-1])[2 - at.dim] if tile else index
-        scaled = index if at.tile == 1 else f"{index} * {at.tile}"
-        writer.line(f"const int {at.first} = {scaled};")
-
-  def declare_rows(self, writer: Writer, graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> None:
-    """``const int row_r0_8_first_a1 = ...;`` for the rows that a run picks and all of a block shares.
-
-    They are read where this stands: behind the wait for those that write what picks them.
-    """
-    declared: dict[str, str] = {}
-    for t in graph.tensors_of(kernel):
-      for p in TensorView.of(t, extents, packed=True).picked:
-        places = [at.first for at in self.axes if p.axes == (at.axis,) and at.split]
-        for place in places if p.axes else ["0"]:
-          declared[p.held_at(place)] = p.named_at(place)
-    for name, row in declared.items():
-      writer.line(f"const int {name} = {row};")
-
-  def _shared_x(self, at: AxisTile, writer: Writer) -> str:
-    """The index of a block along one of several axes that share x; "" for other axes."""
-    along = [a for a in self.axes if a.is_runtime]
-    if len(along) < 2 or not at.is_runtime:
-      return ""
-    left = self.block_index(0)
-    if at is not along[0]:
-      left = f"left_{axis_variable(along[along.index(at) - 1].axis)}"
-    if at is along[-1]:
-      return left
-    name = axis_variable(at.axis)
-    writer.line(f"const int blocks_{name} = ({at.extent} + {at.tile - 1}) / {at.tile};")
-    writer.line(f"const int left_{name} = {left} / blocks_{name};")
-    return f"{left} % blocks_{name}"
-
-  def replicas(self, axes: tuple[str, ...]) -> str:
-    """The condition that picks one of the blocks that hold the same elements of a value.
-
-    ``axes`` are those of the value; "" if there is one such block.
-    """
-    return " && ".join(f"{a.first} == 0" for a in self.axes if a.split and a.axis not in axes)
 
 
 def check_maps(graph: UGraph, kernel: Kernel) -> None:

@@ -6,8 +6,8 @@ elements of an elementwise operation take the places of those that it uses for t
 what only a reduction uses is added up as it is made.
 """
 
-from mirage_onnx.codegen.elementwise import is_elementwise
 from mirage_onnx.ir.block_ops import REDUCTIONS
+from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.lower.lowering import Lowering
 

@@ -4,22 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from mirage_onnx.codegen.elementwise import constant, is_elementwise
-from mirage_onnx.codegen.loads import TensorView
-from mirage_onnx.codegen.tiled.copies import in_chunks
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Layout
-from mirage_onnx.ir.block_ops import ACCUMULATORS, OPERATORS, SUM, Kind, kind_of, of_kinds
+from mirage_onnx.ir.block_ops import ACCUMULATORS, OPERATORS, SUM, Kind, kind_of, merge_of, of_kinds
+from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.rows import covered
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.assign import folded
+from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.demand import MOST_FETCHED, Demand
 from mirage_onnx.lower.forms import Form
-from mirage_onnx.lower.parts import Parts, lane_bits, rule_of
+from mirage_onnx.lower.parts import Parts, lane_bits
 from mirage_onnx.lower.pieces import STEP, Piece
-from mirage_onnx.lower.shared import STORAGE, SharedTile
+from mirage_onnx.lower.shared import STORED, SharedTile, in_chunks
 from mirage_onnx.lower.sizes import is_runtime
-from mirage_onnx.lower.steps import Held, ThreadGraph
+from mirage_onnx.lower.steps import Held, ThreadSteps
+from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.lower.warpgroup import is_operand, is_swizzled
 from mirage_onnx.lower.widened import Widened
 
@@ -80,7 +80,7 @@ class Lowering(Demand):
     """Whether all results have 16 bits."""
     return all(self.tensors[s.tensor].dtype.is_half for s in self.assignment.kernel.saves)
 
-  def lower(self) -> ThreadGraph:
+  def lower(self) -> ThreadSteps:
     """The steps, without barriers.
 
     Raises:
@@ -95,7 +95,7 @@ class Lowering(Demand):
       self.after.append(do.Store(number, touched=touched))
     self.under_way, self.late = self._under_way(), self._late()
     body = [do.Advance(-1), *self.body] if self.ring else self.body
-    return ThreadGraph(tuple(self.before), tuple(body), tuple(self.after))
+    return ThreadSteps(tuple(self.before), tuple(body), tuple(self.after))
 
   def _under_way(self) -> frozenset[int]:
     """The contractions of the loop, if they are all by wgmma, and it need not wait for them.
@@ -159,7 +159,7 @@ class Lowering(Demand):
     if not (operand or mask) and (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
       return
     stored = self.widened[index].integers.dtype if index in self.widened else op.dtype
-    if stored not in STORAGE and not (mask or index in self.widened):
+    if stored not in STORED and not (mask or index in self.widened):
       reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
       raise RejectionError("EMIT_UNSUPPORTED", reason)
     own = self.assignment.own(index)
@@ -195,7 +195,7 @@ class Lowering(Demand):
     op, own = self.assignment.kernel.ops[index], self.assignment.own(index).values()
     wide = min(self.warps.registers(f.of(own)) for f in self.assignment.frames)
     size_bytes = op.dtype.size_bytes * prod(p.length for p in own)
-    return wide > MOST_FETCHED and size_bytes <= MOST_COPIED and op.dtype in STORAGE
+    return wide > MOST_FETCHED and size_bytes <= MOST_COPIED and op.dtype in STORED
 
   def _elementwise(self, index: int) -> None:
     op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)
@@ -256,10 +256,10 @@ class Lowering(Demand):
       return
     ops = self.assignment.kernel.ops
     users = [ops[u] for u in self.assignment.needed if index in ops[u].args]
-    rule = rule_of(ops[index].op)
+    rule = merge_of(ops[index].op)
     saved = any(s.arg == index for s in self.assignment.kernel.saves)
     waits = all(
-      u.op in ACCUMULATORS and u.args[0] == index and rule_of(u.op) == rule
+      u.op in ACCUMULATORS and u.args[0] == index and merge_of(u.op) == rule
       and index not in u.args[1:]
       for u in users
     )  # fmt: skip

@@ -3,19 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.lower.forms import Form, Side
-
-
-def rule_of(op: str) -> str:
-  """How parts of a value combine."""
-  return merge_of(op).cuda
-
-
-def nothing(op: str) -> str:
-  """What no parts of a value are."""
-  merge = merge_of(op)
-  return f"{merge.cuda}::neutral()" if merge.neutral else "0.0f"
 
 
 def lane_bits(form: Form, sides: Sequence[Side]) -> tuple[int, ...]:

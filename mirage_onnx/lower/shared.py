@@ -8,18 +8,12 @@ exchange is a float slot per register and thread.
 from dataclasses import dataclass
 from math import prod
 
-from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.loads import tag
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.tensor_view import TensorView
 
-#: The element types that tiles have; of truth values only loads have some (``lower.py``).
-STORAGE = {
-  DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float", DType.I32: "int",
-}  # fmt: skip
-_STORAGE = STORAGE | {DType.BOOL: "unsigned char"}
-#: And of weights that are widened on their way to the tensor cores.
-_PACKED = "unsigned char"
+#: The element types that tiles have; of truth values only loads have some (``lowering.py``).
+STORED = frozenset({DType.F16, DType.BF16, DType.F32, DType.I32})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +62,6 @@ class SharedTile:
     return self.elements * self.copies * self.dtype.bits // 8
 
   @property
-  def storage(self) -> str:
-    return _PACKED if self.dtype.is_packed else _STORAGE[self.dtype]
-
-  @property
   def unit_bytes(self) -> int:
     """Of what its pointer counts: an element, or a byte of packed ones."""
     return 1 if self.dtype.is_packed else self.dtype.size_bytes
@@ -89,23 +79,13 @@ class SharedTile:
       step *= self.pitch if number == 0 else p.length
     return found
 
-  def offset(self, local: dict[Piece, str]) -> str:
-    """The place of an element, indices by piece."""
-    strides = self.strides()
-    if self.dtype.bits < 8:  # of the first of a byte
-      whole = total(*(times(_atom(local[p]), strides[p]) for p in self.order))
-      return "0" if whole == "0" else f"({whole}) / {8 // self.dtype.bits}"
-    if self.swizzled:
-      width = self.order[-1].length
-      row = total(*(times(_atom(local[p]), strides[p] // width) for p in self.order[:-1]))
-      return f"swizzled<{self.rows}, {width}>({row}, {local[self.order[-1]]})"
-    return total(*(times(_atom(local[p]), strides[p]) for p in self.order))
 
-  def element(self, local: dict[Piece, str]) -> str:
-    """An element in fp32, indices by piece."""
-    text = f"{self.name}[{self.offset(local)}]"
-    return text if self.dtype is DType.F32 else f"{tag(self.dtype)}::widen({text})"
-
-
-def _atom(text: str) -> str:
-  return text if text.replace("_", "").isalnum() else f"({text})"
+def in_chunks(view: TensorView, tile: SharedTile) -> bool:
+  """Whether rows of the tile begin with chunks of 16 bytes of the tensor."""
+  if not tile.order:
+    return False
+  chunk, last = tile.chunk, tile.order[-1]
+  # ``together`` does not see a second axis of stride 1, of which the last has one element.
+  others = (view.stride(a) for a in view.tensor.axes if a != last.axis and not view.is_picked(a))
+  rows = all(not isinstance(s, int) or s % chunk == 0 for s in others)  # others: view.aligned
+  return rows and view.together(last.axis, chunk) and last.aligned % chunk == 0 and tile.pitch % chunk == 0

@@ -1,5 +1,7 @@
-"""Extents of axes as a kernel's text may use them: numbers, or parameters of the kernel."""
+"""Extents of axes as a kernel may use them: numbers, or parameters of the kernel."""
 
+import keyword
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -41,17 +43,24 @@ def is_runtime(extents: Mapping[str, int], axis: str) -> bool:
   return isinstance(extents, LaunchSizes) and axis in extents.runtime
 
 
+def identifier(name: str) -> str:
+  """A name from a model as the tail of a C identifier; always used behind a prefix."""
+  clean = re.sub(r"\W", "_", name, flags=re.ASCII)
+  return clean + "_" if keyword.iskeyword(clean) else clean
+
+
+def axis_variable(axis: str) -> str:
+  """The variable that holds an index into an axis."""
+  return axis if re.fullmatch(r"a\d+", axis) else f"x_{identifier(axis)}"
+
+
+def count(extents: Mapping[str, int], axis: str) -> Count:
+  """How many elements an axis has."""
+  return f"n_{axis_variable(axis)}" if is_runtime(extents, axis) else extents[axis]
+
+
 def product(counts: Sequence[Count]) -> Count:
   """The product: a number, or an expression whose first factor is a parameter."""
   names = [c for c in counts if isinstance(c, str)]
   number = prod(c for c in counts if isinstance(c, int))
   return " * ".join([*names, *([str(number)] if number != 1 else [])]) if names else number
-
-
-def scaled(index: str, stride: Count, *, wide: bool = False) -> str:
-  """``index * stride``, in 64 bits if ``wide`` or if the stride is known to a launch only."""
-  if index == "0" or stride == 0:
-    return "0"
-  if wide or isinstance(stride, str):
-    index = f"static_cast<long long>({index})"
-  return index if stride == 1 else f"{index} * {stride}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mirage_onnx.lower.barriers import with_barriers
-from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadGraph
+from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, ThreadBarrier, ThreadSteps
 
 #: Up to so many tiles, or places of barriers, every choice is tried.
 EXACT = 8
@@ -76,7 +76,7 @@ class Life:
 
 
 def lifetimes(
-  graph: ThreadGraph, ring: frozenset[str], early: frozenset[str] = frozenset()
+  graph: ThreadSteps, ring: frozenset[str], early: frozenset[str] = frozenset()
 ) -> dict[str, Life]:
   """When tiles are in use in a graph with barriers.
 
@@ -124,14 +124,14 @@ class MemoryPlan:
   ``early``: tiles of copies that stand behind the loop and begin before it.
   """
 
-  graph: ThreadGraph
+  graph: ThreadSteps
   places: Mapping[str, int]
   size: int
   early: frozenset[str] = frozenset()
 
 
 def plan_memory(
-  graph: ThreadGraph, sizes: Mapping[str, int], ring: frozenset[str], resident: Callable[[int], int]
+  graph: ThreadSteps, sizes: Mapping[str, int], ring: frozenset[str], resident: Callable[[int], int]
 ) -> MemoryPlan:
   """The best plan for tiles of these sizes, multiples of 16 bytes.
 
@@ -146,7 +146,7 @@ def plan_memory(
 
 
 def best_places(
-  graph: ThreadGraph, sizes: Mapping[str, int], ring: frozenset[str], early: frozenset[str],
+  graph: ThreadSteps, sizes: Mapping[str, int], ring: frozenset[str], early: frozenset[str],
   resident: Callable[[int], int],
 ) -> MemoryPlan:  # fmt: skip
   """The best plan with these copies begun before the loop."""
@@ -180,9 +180,9 @@ def best_places(
   return best[1]
 
 
-def _with(graph: ThreadGraph, at: Sequence[_At]) -> ThreadGraph:
+def _with(graph: ThreadSteps, at: Sequence[_At]) -> ThreadSteps:
   runs = [list(graph.before), list(graph.body), list(graph.after)]
   for run, step in sorted(at, reverse=True):
     following = runs[run][step : step + 1]
     runs[run].insert(step, ThreadBarrier(following[0].index if following else -1))
-  return ThreadGraph(*map(tuple, runs))
+  return ThreadSteps(*map(tuple, runs))

@@ -8,10 +8,10 @@ multiplied, and then writes its results beside them.
 from collections.abc import Mapping
 from math import prod
 
-from mirage_onnx.codegen.loads import TensorView
 from mirage_onnx.ir.ugraph import UGraph, is_part_axis
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.smem_plan import MemoryPlan
+from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.target import Target
 
 #: Registers of a thread beside the values that it holds.

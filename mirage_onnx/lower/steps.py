@@ -221,7 +221,7 @@ class Advance(ThreadStep):
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadGraph:
+class ThreadSteps:
   """The steps of a kernel."""
 
   before: tuple[ThreadStep, ...]

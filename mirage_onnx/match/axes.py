@@ -1,4 +1,4 @@
-"""NamedSteps axes: from positional steps to terms.
+"""Named axes: from positional steps to terms.
 
 A union-find over (tensor, dimension) joins the dimensions that a step ties together (elementwise
 operands, the two sides of a contraction); where no reshape regroups them, a class of dimensions is

@@ -1,4 +1,4 @@
-"""RegionCandidate regions: the cones of ``cuts``, with what each yields, in canonical form."""
+"""Candidate regions: the cones of ``cuts``, with what each yields, in canonical form."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""TileSizes of the tiles of a kernel at many parameter points, and how its warps share them out.
+"""Sizes of the tiles of a kernel at many parameter points, and how its warps share them out.
 
 Arrays have the shape (tiles, loop tile and cluster; warps and their split; stages), 1 where they do
 not depend on it.
@@ -52,7 +52,7 @@ def power_of_two(n: Array) -> Array:
 
 @dataclass(slots=True)
 class TileSizes:
-  """TileSizes of tiles at all points, each computed once."""
+  """Sizes of tiles at all points, each computed once."""
 
   work: TiledWork
   extents: Mapping[str, int]

@@ -7,11 +7,11 @@ import pytest
 from golden_texts import PROGRAMS
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.elementwise import expression, is_elementwise, literal
+from mirage_onnx.codegen.elementwise import expression, literal
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
-from mirage_onnx.ir.functions import ELEMENTWISE
+from mirage_onnx.ir.functions import ELEMENTWISE, is_elementwise
 from mirage_onnx.target import H200
 
 POWERS = [Fraction(n) for n in (0, 1, 2, 3, 5, -1, -3, 32)] + [

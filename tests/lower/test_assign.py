@@ -7,11 +7,11 @@ import pytest
 from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
-from mirage_onnx.codegen.tiled.kernel import needed_values
 from mirage_onnx.lower import assign
 from mirage_onnx.lower.assign import MOVE, Assignment, folded
 from mirage_onnx.lower.forms import MMA, Form, Warps, vector
 from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.thread_graph import needed_values
 
 #: The rows of a product are the depth of the next.
 TWISTED = PROGRAMS["twisted"]

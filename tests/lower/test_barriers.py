@@ -14,7 +14,7 @@ from mirage_onnx.lower.steps import (
   Read,
   Spill,
   ThreadBarrier,
-  ThreadGraph,
+  ThreadSteps,
 )
 
 
@@ -42,7 +42,7 @@ def _without(graph):
     for i, step in enumerate(steps):
       if isinstance(step, ThreadBarrier):
         runs = {n: getattr(graph, n) for n in ("before", "body", "after")}
-        yield ThreadGraph(**{**runs, name: steps[:i] + steps[i + 1 :]})
+        yield ThreadSteps(**{**runs, name: steps[:i] + steps[i + 1 :]})
 
 
 def _random(rng, *, loop):
@@ -57,7 +57,7 @@ def _random(rng, *, loop):
   body = runs[1] if loop else ()
   if body and rng.random() < 0.3:
     body = (Advance(-1), *body)
-  return ThreadGraph(runs[0], body, runs[2])
+  return ThreadSteps(runs[0], body, runs[2])
 
 
 def test_every_hazard_has_a_barrier():
@@ -94,18 +94,18 @@ def test_a_barrier_of_the_loop_that_moves():
   """What an iteration leaves moves barriers of the loop, which then leaves something else."""
   w, r = (lambda t: Spill(0, HELD, t)), (lambda t: Read(0, HELD, t))
   body = (r("b"), w("c"), w("z"), w("d"), r("c"), w("a"), r("d"), w("b"), r("a"), r("z"))
-  assert _hazards(with_barriers(ThreadGraph((), body, ()))) == []
+  assert _hazards(with_barriers(ThreadSteps((), body, ()))) == []
 
 
 def test_ranks_meet_at_a_barrier_of_the_cluster():
   """A barrier of the block between does not do."""
   steps = (Publish(0, "r0"), Spill(1, HELD, "s1"), Read(1, HELD, "s1"), GatherRanks(0, "r0"))
-  result = with_barriers(ThreadGraph((), (), steps))
+  result = with_barriers(ThreadSteps((), (), steps))
   assert [s.cluster for s in result.after if isinstance(s, ThreadBarrier)] == [False, True]
   assert _hazards(result) == []
 
 
 def test_what_ranks_have_met_for_is_there():
   steps = (Publish(0, "r0"), GatherRanks(0, "r0"), GatherRanks(0, "r0"))
-  result = with_barriers(ThreadGraph((), (), steps))
+  result = with_barriers(ThreadSteps((), (), steps))
   assert [type(s) for s in result.after] == [Publish, ThreadBarrier, GatherRanks, GatherRanks]

@@ -4,7 +4,7 @@ import pytest
 from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, errors
 
-from mirage_onnx.codegen.tiled import kernel
+from mirage_onnx.lower import thread_graph as kernel
 
 #: o0 = i0 / sum(|i0|) over rows that are read twice.
 TWICE = PROGRAMS["twice"]

@@ -6,7 +6,6 @@ import pytest
 from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
-from mirage_onnx.codegen.tiled import thread_graph
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.lower.steps import (
   Contract,
@@ -20,6 +19,7 @@ from mirage_onnx.lower.steps import (
   Spill,
   Update,
 )
+from mirage_onnx.lower.thread_graph import thread_graph
 from mirage_onnx.target import H200
 
 #: The sums of squares of rows.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.lower.grid import Grid
@@ -61,6 +62,7 @@ def test_pieces_are_what_the_verifier_says(levels):
     extents = {"a0": extent, "a1": 1}
     params = KernelParams((tile,), cluster=ranks, loop_tile=step if STEP in levels else 0)
     pieces = Pieces.of(kernel, params, extents, Grid.of(kernel, params, extents, H200))
+    text = PiecesText(pieces)
     tiling = Tiling(kernel, params, extents, np)
     piece, cut = pieces.of_value[0]["a0"], tiling.cuts[0]["a0"]
     sizes, steps = [], set()
@@ -75,17 +77,17 @@ def test_pieces_are_what_the_verifier_says(levels):
         if STEP in levels and begin >= stops[place]:
           continue
         writer = Writer()
-        pieces.declare(writer)
-        pieces.declare_step(writer, str(number))
+        text.declare(writer)
+        text.declare_step(writer, str(number))
         names = _declared(writer, {"block": block, "rank": rank})
-        size = eval(_python(pieces.size(piece)), {}, names)
+        size = eval(_python(text.size(piece)), {}, names)
         assert size == end - begin
         if size:
-          first = eval(_python(pieces.first(piece)), {}, names)
+          first = eval(_python(text.first(piece)), {}, names)
           assert first == begin
           assert first % piece.aligned == 0
         sizes.append(size)
-        steps.add(eval(_python(pieces.steps), {}, names))
+        steps.add(eval(_python(text.steps), {}, names))
     assert max(sizes) == piece.length
     assert set(sizes) == {piece.length} or not piece.exact
     if STEP in levels:

@@ -17,7 +17,7 @@ from mirage_onnx.lower.steps import (
   Read,
   Spill,
   ThreadBarrier,
-  ThreadGraph,
+  ThreadSteps,
 )
 
 
@@ -109,7 +109,7 @@ def _graph(rng, tiles=6):
     at = rng.randint(0, len(runs[2]))
     runs[2][at:at] = [Publish(7, "r"), GatherRanks(7, "r")]
   tiles = {t: 16 * rng.randint(1, 3) for s in chain(*runs) for t in (*s.reads, *s.writes)}
-  return with_barriers(ThreadGraph(*map(tuple, runs))), tiles, frozenset(ring)
+  return with_barriers(ThreadSteps(*map(tuple, runs))), tiles, frozenset(ring)
 
 
 def _wrong(plan, sizes, ring):

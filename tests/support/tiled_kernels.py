@@ -7,11 +7,11 @@ import numpy as np
 from golden_texts import PROGRAMS
 
 from mirage_onnx.codegen.tiled import emit_tiled
-from mirage_onnx.codegen.tiled.kernel import plan_tiled
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.ir import DType, KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.forms import MMA, Form
 from mirage_onnx.lower.steps import Held
+from mirage_onnx.lower.thread_graph import thread_graph
 from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
@@ -102,7 +102,7 @@ class Case:
 
   def plan(self, kernel=0):
     graph = self.graph
-    return plan_tiled(graph, graph.kernels[kernel], self.params[kernel], self.all_extents(), H200)
+    return thread_graph(graph, graph.kernels[kernel], self.params[kernel], self.all_extents(), H200)
 
 
 def case(

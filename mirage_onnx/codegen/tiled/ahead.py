@@ -14,50 +14,18 @@ are: contractions that read device memory were slower behind them (33 us on an H
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_onnx.codegen.loads import TensorView
+from mirage_onnx.codegen.loads import TensorText, storage
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled import memory_text
 from mirage_onnx.codegen.tiled.copies import copy_tile
-from mirage_onnx.codegen.tiled.pairs_text import in_pairs
+from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.lowering import Lowering
-from mirage_onnx.lower.pieces import STEP, Pieces
+from mirage_onnx.lower.pieces import STEP
 from mirage_onnx.lower.smem_plan import MemoryPlan
-from mirage_onnx.lower.steps import Copy, Fetch, Held, ThreadGraph, ThreadStep
-
-#: Registers of a lane that loads may take before an iteration waits, and through all of the loop.
-MOST_ISSUED, MOST_THROUGH = 48, 16
-
-
-@dataclass(frozen=True, slots=True)
-class Issued:
-  """Loads that are issued early: of an iteration, and of what is behind the loop."""
-
-  body: tuple[Held, ...] = ()
-  after: tuple[Held, ...] = ()
-
-  @classmethod
-  def of(cls, lowering: Lowering, graph: ThreadGraph, room: int) -> Issued:
-    """As many as ``room`` registers of a lane hold."""
-    if not graph.body:
-      return cls()
-    most = min(room, MOST_ISSUED)
-    body, left = _fitting(lowering, graph.body, most)
-    return cls(body, _fitting(lowering, graph.after, min(room - most + left, MOST_THROUGH))[0])
-
-
-def _fitting(lowering: Lowering, steps: Sequence[ThreadStep], room: int) -> tuple[tuple[Held, ...], int]:
-  """The first fetches that ``room`` has registers for, and what is left of it."""
-  found = []
-  for held in (s.to for s in steps if isinstance(s, Fetch)):
-    size = lowering.warps.registers(held.form) // (1 + in_pairs(lowering, held))
-    if size <= room:
-      found.append(held)
-      room -= size
-  return tuple(found), room
+from mirage_onnx.lower.steps import Copy
 
 
 @dataclass(slots=True)
@@ -66,7 +34,7 @@ class AheadWriter:
 
   values: ValueWriter
   lowering: Lowering
-  pieces: Pieces
+  pieces: PiecesText
   memory: MemoryPlan
 
   @property
@@ -82,7 +50,7 @@ class AheadWriter:
   @property
   def _whole(self) -> bool:
     """Whether all steps are under way before the loop."""
-    return self.pieces.most_steps <= self.lowering.stages
+    return self.pieces.cut.most_steps <= self.lowering.stages
 
   @property
   def _stages(self) -> int:
@@ -116,7 +84,7 @@ class AheadWriter:
 
   def advance(self) -> None:
     """The tiles of this iteration are there; those of a later one are on their way."""
-    stages, most, line = self.lowering.stages, self.pieces.most_steps, self.writer.line
+    stages, most, line = self.lowering.stages, self.pieces.cut.most_steps, self.writer.line
     spare = self.lowering.spare
     if stages == 1:
       first = f"ptx::cp_async_wait<{int(self._apart)}>();"
@@ -149,7 +117,7 @@ class AheadWriter:
         continue  # whose tile is that of another step
       tile = self.lowering.tiles[self.lowering.homes[index]]
       slot = "" if stages == 1 else f" + step % {stages} * {tile.units}"
-      line(f"const {tile.storage}* {tile.name} = {tile.name}_ring{slot};")
+      line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring{slot};")
 
   def _meet(self) -> None:
     """All threads' copies are there for all, and for products beside them."""
@@ -168,13 +136,13 @@ class AheadWriter:
     lowering, pieces = self.lowering, self.pieces
     for index in lowering.ring:
       op = lowering.assignment.kernel.ops[index]
-      own = pieces.of_value[index]
+      own = pieces.cut.of_value[index]
       tile = lowering.tiles[lowering.homes[index]]
       firsts = {
         a: pieces.first_at(p, step) if p.levels.endswith(STEP) else pieces.first(p) for a, p in own.items()
       }
       sizes = {p: pieces.left_at(p, step) for p in own.values() if p.levels.endswith(STEP)}
-      view = TensorView.of(self.values.graph.tensor(op.tensor), lowering.extents, packed=True)
+      view = TensorText.of(self.values.graph.tensor(op.tensor), lowering.extents, packed=True)
       base = f"{tile.name}_ring"
       to = base if slot == "0" else f"{base} + ({slot}) * {tile.units}"
       threads = 32 * lowering.warps.total

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.tiled.pairs_text import pair
-from mirage_onnx.codegen.tiled.spot import Spot
+from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
+from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form, length
@@ -188,9 +189,9 @@ def _matrices(
   else:
     row_part, depth_part = "0", f"{matrix} % 2 * 8"
   each = warps.tiles(x.form.g, 8) * 8 if x.form.g else 0
-  first_row = total(times(warps.digit(x.form.g), each), times(tile_index, rows)) if each else "0"
+  first_row = total(times(digit(warps, x.form.g), each), times(tile_index, rows)) if each else "0"
   deep_each = warps.tiles((deep,), 8) * 8
-  first_deep = total(times(warps.digit((deep,)), deep_each), times(k, 16))
+  first_deep = total(times(digit(warps, (deep,)), deep_each), times(k, 16))
   if x.transposed:
     row, depth = total(first_row, row_part), total(first_deep, depth_part, inner)
     most = f"{length(x.form.g) - 8}"
@@ -206,7 +207,7 @@ def _matrices(
     writer.line(f"const int r_{name} = {row if covered else f'at_most({row}, {most})'};")
     rows_of = parts_of(f"r_{name}", [p.length for p in x.form.g])
     local.update(zip(x.form.g, rows_of, strict=True))
-  place = total(tile.name, tile.offset(local))
+  place = total(tile.name, tile_offset(tile, local))
   count = 4 if rows == 16 else 2
   suffix = "_trans" if x.transposed else ""
   writer.line(f"const ptx::U{count} m_{name} = ptx::ldmatrix_x{count}{suffix}({place});", x.index)

@@ -11,29 +11,20 @@ from functools import partial
 from math import prod
 
 from mirage_onnx.codegen.index_text import parts_of, times, total
-from mirage_onnx.codegen.loads import TensorView, count
+from mirage_onnx.codegen.loads import TensorText, storage
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled.pieces_text import PiecesText
+from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.ir import DType
-from mirage_onnx.lower.pieces import Piece, Pieces
-from mirage_onnx.lower.shared import SharedTile
-from mirage_onnx.lower.sizes import is_runtime
-
-
-def in_chunks(view: TensorView, tile: SharedTile) -> bool:
-  """Whether rows of the tile begin with chunks of 16 bytes of the tensor."""
-  if not tile.order:
-    return False
-  chunk, last = tile.chunk, tile.order[-1]
-  # ``together`` does not see a second axis of stride 1, of which the last has one element.
-  others = (view.stride(a) for a in view.tensor.axes if a != last.axis and not view.is_picked(a))
-  rows = all(not isinstance(s, int) or s % chunk == 0 for s in others)  # others: view.aligned
-  return rows and view.together(last.axis, chunk) and last.aligned % chunk == 0 and tile.pitch % chunk == 0
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.shared import SharedTile, in_chunks
+from mirage_onnx.lower.sizes import count, is_runtime
 
 
 def copy_tile(
   writer: Writer,
-  pieces: Pieces,
-  view: TensorView,
+  pieces: PiecesText,
+  view: TensorText,
   tile: SharedTile,
   own: Mapping[str, Piece],
   firsts: Mapping[str, str],
@@ -49,7 +40,7 @@ def copy_tile(
   copy = partial(_copy, writer, pieces, view, tile, own, firsts, to, threads, sizes or {})
   last = tile.order[-1].axis if tile.order else ""
   unknown = not in_chunks(view, tile) and is_runtime(pieces.extents, last)
-  if unknown and in_chunks(TensorView.of(view.tensor, pieces.extents, {last: wide}), tile):
+  if unknown and in_chunks(TensorText.of(view.tensor, pieces.extents, {last: wide}), tile):
     with writer.block(f"if ({count(pieces.extents, last)} % {wide} == 0)"):
       copy(wide)
     with writer.block("else"):
@@ -60,8 +51,8 @@ def copy_tile(
 
 def _copy(
   writer: Writer,
-  pieces: Pieces,
-  view: TensorView,
+  pieces: PiecesText,
+  view: TensorText,
   tile: SharedTile,
   own: Mapping[str, Piece],
   firsts: Mapping[str, str],
@@ -96,7 +87,7 @@ def _copy(
       writer.line(f"const int {name} = {text};")
       local[p] = name
     size = {p: sizes.get(p) or pieces.size(p) for p in tile.order}
-    place = total(to, tile.offset(local))
+    place = total(to, tile_offset(tile, local))
     index = {a: total(firsts[a], local[own[a]]) for a in view.tensor.axes}
     axis, end = pieces.ends.get(view.tensor.name, ("", ""))
     # Behind what matters nothing is read.
@@ -133,4 +124,4 @@ def _copy(
 
 
 def _zero(tile: SharedTile) -> str:
-  return "0.0f" if tile.dtype is DType.F32 else f"static_cast<{tile.storage}>(0)"
+  return "0.0f" if tile.dtype is DType.F32 else f"static_cast<{storage(tile.dtype)}>(0)"

@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 
+from mirage_onnx.codegen.grid_text import block_index, replicas
 from mirage_onnx.codegen.index_text import total
-from mirage_onnx.codegen.loads import TensorView, count, tag
+from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.tiled.copies import copy_tile
-from mirage_onnx.codegen.tiled.pairs_text import even_axis, in_pairs
 from mirage_onnx.codegen.tiled.quads_text import in_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import owner
+from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
 from mirage_onnx.ir.ugraph import is_part_axis
 from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.issued import even_axis, in_pairs
+from mirage_onnx.lower.sizes import count
 from mirage_onnx.lower.steps import Held
 
 
@@ -72,7 +75,7 @@ def issue(w: ValueWriter, loads: Sequence[Held], *, note: bool = True) -> None:
       _load_bits(w, held, name, view, pairs=pairs)
 
 
-def _load_bits(w: ValueWriter, held: Held, name: str, view: TensorView, *, pairs: bool) -> None:
+def _load_bits(w: ValueWriter, held: Held, name: str, view: TensorText, *, pairs: bool) -> None:
   own = w.own(held.index)
   with w.walk(held.form, packed=pairs) as spot:
     at = spot.half(0) if pairs else spot
@@ -85,7 +88,7 @@ def _load_bits(w: ValueWriter, held: Held, name: str, view: TensorView, *, pairs
     w.writer.line(f"{to} = {bits};", held.index)
 
 
-def _load_halves(w: ValueWriter, held: Held, name: str, view: TensorView) -> None:
+def _load_halves(w: ValueWriter, held: Held, name: str, view: TensorText) -> None:
   """Pairs of elements that do not lie at a multiple of their size."""
   own = w.own(held.index)
   with w.walk(held.form, packed=True) as spot:
@@ -128,7 +131,7 @@ def spill(w: ValueWriter, step: do.Spill) -> None:
       value = f"{tag(tile.dtype)}::narrow({value})"
     conditions = owner(step.held.form, w.lowering.warps)
     conditions += spot.first_copy(own.values()) + spot.held(own.values())
-    text = f"{tile.name}[{tile.offset(spot.known)}] = {value};"
+    text = f"{tile.name}[{tile_offset(tile, spot.known)}] = {value};"
     w.writer.line(conditional(conditions, text), step.index)
 
 
@@ -141,9 +144,9 @@ def store(w: ValueWriter, step: do.Store) -> None:
   conditions = owner(form, lowering.warps)
   if lowering.ranks > 1:
     conditions.append("ptx::cluster_rank() == 0")
-  grid = w.pieces.grid
+  grid = w.pieces.cut.grid
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
-  conditions += [replica] if (replica := grid.replicas(saved)) else []
+  conditions += [replica] if (replica := replicas(grid, saved)) else []
   w.writer.comment(f"%{save.arg} to {save.tensor}.")
   if lowering.warpgroup and in_quads(w, save.arg, form, view, own):
     store_quads(w, save.arg, form, view, own, conditions)
@@ -153,7 +156,7 @@ def store(w: ValueWriter, step: do.Store) -> None:
     index = {}
     for axis in view.tensor.axes:
       if is_part_axis(axis) and axis in save.omap:
-        index[axis] = grid.block_index(grid.axes[save.omap.index(axis)].dim or 0)
+        index[axis] = block_index(grid, grid.axes[save.omap.index(axis)].dim or 0)
       else:
         index[axis] = total(w.pieces.first(own[axis]), spot.known[own[axis]])
     text = view.store(index, w.element(save.arg, spot))

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import total
-from mirage_onnx.codegen.loads import TensorView, tag
+from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.tiled.spot import Spot
+from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
-from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.issued import pair_together
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
-from mirage_onnx.lower.sizes import is_runtime
 from mirage_onnx.lower.steps import Held
 
 
@@ -35,45 +35,11 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
   return f"{tag(op.dtype)}::pack({', '.join(values)})"
 
 
-def _together(lowering: Lowering, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
-  """Whether the two elements of a pair are neighbours in memory that exist together."""
-  if len(form.t) != 1:
-    return False
-  (p,) = form.t
-  if is_runtime(lowering.extents, p.axis):
-    return False
-  whole = lowering.extents[p.axis]
-  even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
-  return own.get(p.axis) == p and even and view.together(p.axis, 2)
-
-
-def in_pairs(lowering: Lowering, held: Held) -> bool:
-  """Whether a load to these registers takes two neighbours at a time."""
-  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
-  if held.form.lanes.pack != 2 or not op.dtype.is_half:
-    return False
-  view = TensorView.of(lowering.tensors[op.tensor], lowering.extents)
-  return _together(lowering, view, own, held.form) or bool(even_axis(lowering, held))
-
-
-def even_axis(lowering: Lowering, held: Held) -> str:
-  """The axis, counted by a launch, whose neighbours are loaded together if they are an even number."""
-  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
-  if len(held.form.t) != 1:
-    return ""
-  (p,) = held.form.t
-  if not is_runtime(lowering.extents, p.axis) or own.get(p.axis) != p:
-    return ""
-  view = TensorView.of(lowering.tensors[op.tensor], lowering.extents, {p.axis: 2})
-  even = p.length % 2 == 0 and p.aligned % 2 == 0
-  return p.axis if even and view.together(p.axis, 2) else ""
-
-
 def _in_tensor(
-  w: ValueWriter, view: TensorView, form: Form, own: Mapping[str, Piece], halves: Sequence[Spot]
+  w: ValueWriter, view: TensorText, form: Form, own: Mapping[str, Piece], halves: Sequence[Spot]
 ) -> str:
   bits = []
-  together = _together(w.lowering, view, own, form)
+  together = pair_together(w.lowering, view, own, form)
   for half in halves[:1] if together else halves:
     half.declare(own.values())
     index, conditions = w.global_index(view, own, half), half.exists(own.values())
@@ -94,7 +60,7 @@ def _in_tile_pair(w: ValueWriter, tile: SharedTile, form: Form, own: Mapping[str
     conditions = half.held(own.values())
     if mask:
       conditions = list(dict.fromkeys([*conditions, *half.exists([deep])]))
-    place = tile.offset(half.known)
+    place = tile_offset(tile, half.known)
     if together and not mask:
       value = f"*reinterpret_cast<const unsigned*>({total(tile.name, place)})"
       return chosen(conditions, value, "0u")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.loads import TensorView, tag
-from mirage_onnx.codegen.tiled.spot import Spot
+from mirage_onnx.codegen.loads import TensorText, tag
+from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.values import ValueWriter, conditional
 from mirage_onnx.lower.forms import MMA, Form
 from mirage_onnx.lower.pieces import Piece
@@ -14,7 +14,7 @@ from mirage_onnx.lower.sizes import is_runtime
 _TILES, _COLUMNS = 4, 8
 
 
-def in_quads(w: ValueWriter, index: int, form: Form, view: TensorView, own: Mapping[str, Piece]) -> bool:
+def in_quads(w: ValueWriter, index: int, form: Form, view: TensorText, own: Mapping[str, Piece]) -> bool:
   """Whether eight columns from a multiple of eight on lie together in the tensor, all or none there."""
   if form.lanes != MMA or len(form.t) != 1 or not form.g or not view.tensor.dtype.is_half:
     return False
@@ -31,7 +31,7 @@ def in_quads(w: ValueWriter, index: int, form: Form, view: TensorView, own: Mapp
 
 
 def store_quads(
-  w: ValueWriter, index: int, form: Form, view: TensorView, own: Mapping[str, Piece],
+  w: ValueWriter, index: int, form: Form, view: TensorText, own: Mapping[str, Piece],
   conditions: Sequence[str],
 ) -> None:  # fmt: skip
   """Writes the save."""
@@ -53,7 +53,7 @@ def store_quads(
     writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
     spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
     spot.declare(q for q in own.values() if q != p)
-    column = total(times(warps.digit(form.t), 8 * each), times(j, 8 * _TILES), "t * 8")
+    column = total(times(digit(warps, form.t), 8 * each), times(j, 8 * _TILES), "t * 8")
     writer.line(f"const int c = {column};")
     spot.known[p] = "c"
     address = view.address(w.global_index(view, own, spot))

@@ -1,13 +1,13 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
 from mirage_onnx.codegen.index_text import total
-from mirage_onnx.codegen.tiled.spot import Spot
+from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
+from mirage_onnx.codegen.tiled.tile_text import tile_element
+from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, rule_of
 from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
-from mirage_onnx.lower.parts import rule_of
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.steps import Held
 
@@ -22,7 +22,7 @@ def multiply(w: ValueWriter, step: do.Multiply) -> None:
   with w.walk(product.c) as spot:
     spot.declare(p for a in op.args for p in w.own(a).values() if p != deep)
     at = {**spot.known, deep: "k"}
-    sides = [lowering.tiles[name].element(at) for name in step.tiles]
+    sides = [tile_element(lowering.tiles[name], at) for name in step.tiles]
     conditions = spot.held(p for a in op.args for p in w.own(a).values() if p != deep)
     with writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
       to = f"{name}{spot.subscript(product.c)}"
@@ -74,7 +74,7 @@ def reduce_tile(w: ValueWriter, step: do.Total) -> None:
     spot.declare(left)
     conditions = spot.held(left)
     known = {**spot.known, **{p: f"z_{p.name}" for p in gone}}
-    value = w.taken(op, tile.element(known))
+    value = w.taken(op, tile_element(tile, known))
     with w.writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
       heads = [f"for (int {known[p]} = 0; {known[p]} < {w.pieces.size(p)}; ++{known[p]})" for p in gone]
       _nested(w, heads, f"{rule}::combine", f"{name}{spot.subscript(form)}", value,
@@ -119,7 +119,7 @@ def gather(w: ValueWriter, step: do.Gather) -> None:
   warps, rule = w.lowering.warps, rule_of(w.ops[step.index].op)
   form = w.lowering.forms[step.index]
   tile, name = w.lowering.tiles[step.tile], w.name(Held(step.index, form))
-  stride, digit, count = 32, warps.digit(step.side), warps.count(step.side)
+  stride, part, count = 32, digit(warps, step.side), warps.count(step.side)
   for side, n in warps.digits:
     if side == step.side:
       break
@@ -127,7 +127,7 @@ def gather(w: ValueWriter, step: do.Gather) -> None:
   with w.walk(form) as spot:
     to = f"{name}{spot.subscript(form)}"
     base = total(_scaled(_slot(w, spot, form), 32 * warps.total), "ptx::thread()")
-    first = f"{tile.name} + {base} - {digit} * {stride}"
+    first = f"{tile.name} + {base} - {part} * {stride}"
     call = f"parts_reduce<{rule}, {count}, {stride}>"
     w.writer.line(f"{to} = {call}({first});", step.index)
 

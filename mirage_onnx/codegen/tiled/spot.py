@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.lower.forms import MMA, Form, Side, Warps, length
-from mirage_onnx.lower.pieces import Piece, Pieces
+from mirage_onnx.lower.pieces import Piece
 
 #: Iterations that a loop over the elements of a lane is unrolled by where it need not be whole.
 UNROLLED = 4
@@ -23,7 +24,7 @@ class Spot:
   """
 
   writer: Writer
-  pieces: Pieces
+  pieces: PiecesText
   warps: Warps
   form: Form
   at: Mapping[str, str]
@@ -54,7 +55,7 @@ class Spot:
       lane = "g"
     element = self.at["e"] if inner and lanes.pack > 1 else "0"
     step = times(self.at["j" if inner else "i"], tile)
-    return total(times(self.warps.digit(side), each), step, lane, element)
+    return total(times(digit(self.warps, side), each), step, lane, element)
 
   def half(self, e: int, tag: str = "") -> Spot:
     """An element of the pair at this place."""
@@ -120,7 +121,7 @@ class Spot:
 @contextmanager
 def walk(
   writer: Writer,
-  pieces: Pieces,
+  pieces: PiecesText,
   warps: Warps,
   form: Form,
   *,
@@ -154,7 +155,7 @@ def owner(form: Form, warps: Warps) -> list[str]:
   found = []
   for side, count in warps.digits:
     if count > 1 and side not in (form.g, form.t):
-      found.append(f"{warps.digit(side)} == 0")
+      found.append(f"{digit(warps, side)} == 0")
   if warps.spare > 1:
     found.append("spare == 0")
   if not form.g and not form.t:
@@ -167,6 +168,14 @@ def owner(form: Form, warps: Warps) -> list[str]:
   return found
 
 
+def digit(warps: Warps, side: Side) -> str:
+  """The part of a side that this warp has."""
+  for number, (own, count) in enumerate(warps.digits):
+    if own == side and count > 1:
+      return f"w{number}"
+  return "0"
+
+
 def digits(writer: Writer, warps: Warps) -> None:
   """The variables that say which parts of the sides a warp has."""
   divisor = 1
@@ -176,7 +185,7 @@ def digits(writer: Writer, warps: Warps) -> None:
     text = "ptx::warp()" if divisor == 1 else f"ptx::warp() / {divisor}"
     if divisor * count != last:
       text += f" % {count}"
-    writer.line(f"const int {warps.digit(side)} = {text};")
+    writer.line(f"const int {digit(warps, side)} = {text};")
     divisor *= count
   if warps.spare > 1:
     text = "ptx::warp()" if divisor == 1 else f"ptx::warp() / {divisor}"

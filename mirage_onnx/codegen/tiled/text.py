@@ -4,11 +4,10 @@ from mirage_onnx.codegen.loads import rounded
 from mirage_onnx.codegen.tiled import memory_text, reduce_text
 from mirage_onnx.codegen.tiled.contract import contract
 from mirage_onnx.codegen.tiled.pairs_text import pack
-from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.values import ValueWriter, nothing, rule_of
 from mirage_onnx.codegen.tiled.warpgroup_text import contract_by_warpgroup, settle_late
 from mirage_onnx.ir.block_ops import CLUSTER, MAXIMA, Kind, kind_of
 from mirage_onnx.lower import steps as do
-from mirage_onnx.lower.parts import nothing, rule_of
 from mirage_onnx.lower.steps import Held, ThreadStep
 
 _LOWEST = "-3.4028235e38f"

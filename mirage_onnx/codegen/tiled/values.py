@@ -4,15 +4,19 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from mirage_onnx.codegen.elementwise import constant, evaluate, literal
+from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.index_text import subscript, total
-from mirage_onnx.codegen.loads import TensorView, rounded
+from mirage_onnx.codegen.loads import TensorText, rounded
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.spot import Spot, walk
+from mirage_onnx.codegen.tiled.tile_text import tile_element
+from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.ir.ugraph import BlockOp, Phase, UGraph
+from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import Form
 from mirage_onnx.lower.lowering import Lowering
-from mirage_onnx.lower.pieces import Piece, Pieces
+from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 
@@ -27,6 +31,17 @@ def chosen(conditions: Sequence[str], value: str, otherwise: str) -> str:
   return f"{' && '.join(conditions)} ? {value} : {otherwise}" if conditions else value
 
 
+def rule_of(op: str) -> str:
+  """How parts of a value combine."""
+  return merge_of(op).cuda
+
+
+def nothing(op: str) -> str:
+  """What no parts of a value are."""
+  merge = merge_of(op)
+  return f"{merge.cuda}::neutral()" if merge.neutral else "0.0f"
+
+
 @dataclass(slots=True)
 class ValueWriter:
   """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way.
@@ -36,7 +51,7 @@ class ValueWriter:
 
   graph: UGraph
   lowering: Lowering
-  pieces: Pieces
+  pieces: PiecesText
   writer: Writer
   names: dict[Held, str] = field(default_factory=dict)
   issued: set[Held] = field(default_factory=set)
@@ -48,7 +63,7 @@ class ValueWriter:
 
   def own(self, index: int) -> Mapping[str, Piece]:
     """The pieces of a value by axis."""
-    return self.pieces.of_value[index]
+    return self.pieces.cut.of_value[index]
 
   def name(self, held: Held) -> str:
     """The register array of a value in a form."""
@@ -122,13 +137,13 @@ class ValueWriter:
 
   def in_tile(self, tile: SharedTile, own: Mapping[str, Piece], spot: Spot) -> str:
     """An element of a shared tile, widened."""
-    return chosen(spot.held(own.values()), tile.element(spot.known), "0.0f")
+    return chosen(spot.held(own.values()), tile_element(tile, spot.known), "0.0f")
 
-  def view(self, tensor: str) -> TensorView:
+  def view(self, tensor: str) -> TensorText:
     """How the kernel reaches a tensor."""
-    return TensorView.of(self.graph.tensor(tensor), self.lowering.extents)
+    return TensorText.of(self.graph.tensor(tensor), self.lowering.extents)
 
-  def global_index(self, view: TensorView, own: Mapping[str, Piece], spot: Spot) -> dict[str, str]:
+  def global_index(self, view: TensorText, own: Mapping[str, Piece], spot: Spot) -> dict[str, str]:
     """Where an element lies in its tensor, by axis."""
     return {a: total(self.pieces.first(own[a]), spot.known[own[a]]) for a in view.tensor.axes}
 

@@ -3,11 +3,12 @@
 import re
 
 from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.loads import tag
+from mirage_onnx.codegen.loads import storage, tag
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pairs_text import pair
-from mirage_onnx.codegen.tiled.spot import Spot
+from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.widened_text import WidenedText
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.assign import ProductForms
@@ -15,7 +16,6 @@ from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 from mirage_onnx.lower.warpgroup import is_turned
-from mirage_onnx.lower.widened import WidenedText
 
 #: Rows of 16 bytes that eight rows of a swizzled tile, and a depth of 16, are on.
 _NUMBER = re.compile(r"^(const int \w+ = )(.+);$")
@@ -98,7 +98,7 @@ def issue_late(w: ValueWriter, slot: str) -> None:
   tile, into = lowering.tiles[lowering.homes[second]], lowering.fused[late]
   accumulators = _accumulators(w, Held(into, lowering.forms[into]))
   with w.writer.block():
-    w.writer.line(f"const {tile.storage}* {tile.name} = {tile.name}_ring + {slot} * {tile.elements};")
+    w.writer.line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + {slot} * {tile.elements};")
     b = _operand_b(w, late)
     w.writer.line(f"ptx::wgmma_hold({accumulators});")
     _issue(w, late, accumulators, None, "late", b, product.depth.length // WGMMA.depth)
@@ -146,9 +146,9 @@ def _issue(
 def _tile_of_a(w: ValueWriter, tile: SharedTile, product: ProductForms) -> str:
   """The descriptor of a warpgroup's part of operand A."""
   c, warps = product.c, w.lowering.warps
-  parts, deep = warps.count((product.depth,)), warps.digit((product.depth,))
+  parts, deep = warps.count((product.depth,)), digit(warps, (product.depth,))
   panels = product.depth.length // parts // WGMMA.step
-  group = warps.digit(c.g)
+  group = digit(warps, c.g)
   group = group if warps.count(c.g) == WGMMA.warps else f"{group} / {WGMMA.warps}"
   first = "0" if warps.count(c.g) == WGMMA.warps else _first(group, WGMMA.rows)
   part = times(deep, panels * tile.rows * WGMMA.step)
@@ -165,7 +165,7 @@ def widened_text(w: ValueWriter, index: int) -> WidenedText:
 
 def _tile_of_b(tile: SharedTile, product: ProductForms, warps: Warps, columns: int, turned: bool) -> str:
   """The descriptor of a warpgroup's part of operand B."""
-  across, deep = warps.digit(product.c.t), warps.digit((product.depth,))
+  across, deep = digit(warps, product.c.t), digit(warps, (product.depth,))
   part = product.depth.length // warps.count((product.depth,))
   if not turned:
     place = total(tile.name, _first(across, columns), times(deep, part * tile.rows))

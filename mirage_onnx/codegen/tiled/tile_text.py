@@ -1,0 +1,32 @@
+"""Tiles in shared memory as text: the places of their elements."""
+
+from collections.abc import Mapping
+
+from mirage_onnx.codegen.index_text import times, total
+from mirage_onnx.codegen.loads import tag
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.shared import SharedTile
+
+
+def tile_offset(tile: SharedTile, local: Mapping[Piece, str]) -> str:
+  """The place of an element, indices by piece."""
+  strides = tile.strides()
+  if tile.dtype.bits < 8:  # of the first of a byte
+    whole = total(*(times(_atom(local[p]), strides[p]) for p in tile.order))
+    return "0" if whole == "0" else f"({whole}) / {8 // tile.dtype.bits}"
+  if tile.swizzled:
+    width = tile.order[-1].length
+    row = total(*(times(_atom(local[p]), strides[p] // width) for p in tile.order[:-1]))
+    return f"swizzled<{tile.rows}, {width}>({row}, {local[tile.order[-1]]})"
+  return total(*(times(_atom(local[p]), strides[p]) for p in tile.order))
+
+
+def tile_element(tile: SharedTile, local: Mapping[Piece, str]) -> str:
+  """An element in fp32, indices by piece."""
+  text = f"{tile.name}[{tile_offset(tile, local)}]"
+  return text if tile.dtype is DType.F32 else f"{tag(tile.dtype)}::widen({text})"
+
+
+def _atom(text: str) -> str:
+  return text if text.replace("_", "").isalnum() else f"({text})"

@@ -1,0 +1,78 @@
+"""Loads to registers that are issued before they are needed, and those that take two elements at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.sizes import is_runtime
+from mirage_onnx.lower.steps import Fetch, Held, ThreadStep, ThreadSteps
+from mirage_onnx.lower.tensor_view import TensorView
+
+#: Registers of a lane that loads may take before an iteration waits, and through all of the loop.
+MOST_ISSUED, MOST_THROUGH = 48, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+  """Loads that are issued early: of an iteration, and of what is behind the loop."""
+
+  body: tuple[Held, ...] = ()
+  after: tuple[Held, ...] = ()
+
+  @classmethod
+  def of(cls, lowering: Lowering, graph: ThreadSteps, room: int) -> Issued:
+    """As many as ``room`` registers of a lane hold."""
+    if not graph.body:
+      return cls()
+    most = min(room, MOST_ISSUED)
+    body, left = _fitting(lowering, graph.body, most)
+    return cls(body, _fitting(lowering, graph.after, min(room - most + left, MOST_THROUGH))[0])
+
+
+def _fitting(lowering: Lowering, steps: Sequence[ThreadStep], room: int) -> tuple[tuple[Held, ...], int]:
+  """The first fetches that ``room`` has registers for, and what is left of it."""
+  found = []
+  for held in (s.to for s in steps if isinstance(s, Fetch)):
+    size = lowering.warps.registers(held.form) // (1 + in_pairs(lowering, held))
+    if size <= room:
+      found.append(held)
+      room -= size
+  return tuple(found), room
+
+
+def pair_together(lowering: Lowering, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
+  """Whether the two elements of a pair are neighbours in memory that exist together."""
+  if len(form.t) != 1:
+    return False
+  (p,) = form.t
+  if is_runtime(lowering.extents, p.axis):
+    return False
+  whole = lowering.extents[p.axis]
+  even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
+  return own.get(p.axis) == p and even and view.together(p.axis, 2)
+
+
+def in_pairs(lowering: Lowering, held: Held) -> bool:
+  """Whether a load to these registers takes two neighbours at a time."""
+  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
+  if held.form.lanes.pack != 2 or not op.dtype.is_half:
+    return False
+  view = TensorView.of(lowering.tensors[op.tensor], lowering.extents)
+  return pair_together(lowering, view, own, held.form) or bool(even_axis(lowering, held))
+
+
+def even_axis(lowering: Lowering, held: Held) -> str:
+  """The axis, counted by a launch, whose neighbours are loaded together if they are an even number."""
+  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
+  if len(held.form.t) != 1:
+    return ""
+  (p,) = held.form.t
+  if not is_runtime(lowering.extents, p.axis) or own.get(p.axis) != p:
+    return ""
+  view = TensorView.of(lowering.tensors[op.tensor], lowering.extents, {p.axis: 2})
+  even = p.length % 2 == 0 and p.aligned % 2 == 0
+  return p.axis if even and view.together(p.axis, 2) else ""
