@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from mirage_onnx.codegen.placement import MOST_UNROLLED, Placement
 from mirage_onnx.codegen.scalar import Scalar
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir import UGraph
 from mirage_onnx.lower.sizes import axis_variable
+from mirage_onnx.lower.stream_behind import MOST_UNROLLED, Placement
 
 #: Registers of a thread that vectors of a contraction behind the loop may take during it.
 _MOST_VECTOR_REGISTERS = 32

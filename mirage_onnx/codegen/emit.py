@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
-from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
 from mirage_onnx.codegen.source import KernelSource
@@ -13,6 +12,7 @@ from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
+from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.lower.tensor_view import kernel_axes, runtime_axes
 from mirage_onnx.target import Target

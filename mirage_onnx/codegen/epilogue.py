@@ -17,14 +17,14 @@ from mirage_onnx.codegen.early_loads import EarlyLoads
 from mirage_onnx.codegen.grid_text import replicas
 from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorText
-from mirage_onnx.codegen.placement import MOST_UNROLLED, Placement
-from mirage_onnx.codegen.plan import COLUMNS, ROWS, Accumulator, AccumulatorForm, StreamPlan
 from mirage_onnx.codegen.scalar import Place, Scalar
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, UGraph
 from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
 from mirage_onnx.lower.sizes import axis_variable
+from mirage_onnx.lower.stream_behind import MOST_UNROLLED, Placement
+from mirage_onnx.lower.stream_plan import COLUMNS, ROWS, Accumulator, AccumulatorForm, StreamPlan
 
 #: Shared memory is handed out in pieces of 16 bytes.
 _PIECE = 4

@@ -15,7 +15,6 @@ from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.packed_operands import apart_operands, statement
-from mirage_onnx.codegen.plan import Accumulator, AccumulatorForm, StreamPlan, operands
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
@@ -24,6 +23,7 @@ from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.scaled_integers import scaled_integers
+from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan, operands
 
 #: Which layouts an elementwise op of the loop may combine into its own.
 _COMBINES = {

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.loop import LoopEmitter
-from mirage_onnx.codegen.plan import Accumulator, AccumulatorForm, StreamPlan, operands
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.ugraph import Layout, UGraph
 from mirage_onnx.lower.scaled_integers import cast_load
+from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan, operands
 
 
 class PackedLoop(LoopEmitter):

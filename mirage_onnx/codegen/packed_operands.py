@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import TensorText, tag
-from mirage_onnx.codegen.plan import StreamPlan, operands
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel
 from mirage_onnx.lower.scaled_integers import Scaled
+from mirage_onnx.lower.stream_plan import StreamPlan, operands
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from mirage_onnx.codegen.grid_text import first_of, last_of
 from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.packed_operands import PackedOperand
-from mirage_onnx.codegen.plan import COLUMNS, ROWS, StreamPlan
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 from mirage_onnx.lower.sizes import Count
+from mirage_onnx.lower.stream_plan import COLUMNS, ROWS, StreamPlan
 
 
 def _number(stride: Count) -> int:

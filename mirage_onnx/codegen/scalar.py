@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.grid_text import first_of
 from mirage_onnx.codegen.loads import TensorText, rounded
-from mirage_onnx.codegen.plan import Accumulator, StreamPlan
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Phase, UGraph
@@ -13,6 +12,7 @@ from mirage_onnx.ir.block_ops import CLUSTER, Kind, merge_of, of_kinds
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.sizes import axis_variable
+from mirage_onnx.lower.stream_plan import Accumulator, StreamPlan
 
 _ACCUMULATIONS = of_kinds(Kind.ACCUMULATOR)
 

@@ -8,13 +8,13 @@ from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import parameters
 from mirage_onnx.codegen.loop import LoopEmitter
 from mirage_onnx.codegen.packed_loop import PackedLoop
-from mirage_onnx.codegen.plan import StreamPlan
-from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.codegen.scalar import post_sources
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.grid import check_maps
+from mirage_onnx.lower.read_ahead import is_overtaken, reads_ahead
+from mirage_onnx.lower.stream_plan import StreamPlan
 from mirage_onnx.lower.tensor_view import runtime_axes
 from mirage_onnx.target import Target
 

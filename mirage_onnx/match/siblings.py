@@ -2,7 +2,7 @@
 
 Projections of one value (queries, keys and values behind a norm) are regions of their own, since no kernel
 computes outputs over different axes. As kernels of one node they run beside each other, where a node of
-its own would wait for the one before (``codegen/read_ahead.py``).
+its own would wait for the one before (``lower/read_ahead.py``).
 """
 
 from collections.abc import Iterable, Sequence

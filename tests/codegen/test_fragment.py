@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mirage_onnx.codegen.plan import Accumulator, AccumulatorForm
+from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm
 
 LANES = 32
 

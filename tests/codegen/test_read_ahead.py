@@ -7,10 +7,10 @@ import pytest
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.emit import MOST_EARLY_BYTES, touched_bytes
-from mirage_onnx.codegen.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.ir import KernelParams
 from mirage_onnx.ir.text import parse_ugraph
+from mirage_onnx.lower.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.target import H200
 

@@ -13,10 +13,10 @@ from small_models import Net
 
 import mirage_onnx
 from mirage_onnx import pipeline
-from mirage_onnx.codegen.read_ahead import reads_ahead
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.program import Node
+from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.siblings import siblings
 from mirage_onnx.report.region_rows import region_rows

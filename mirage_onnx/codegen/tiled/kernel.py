@@ -7,7 +7,6 @@ from math import prod
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import parameters, storage
-from mirage_onnx.codegen.read_ahead import is_overtaken
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.memory_text import issue
@@ -24,6 +23,7 @@ from mirage_onnx.codegen.tiled.warpgroup_text import (
 )
 from mirage_onnx.instructions import INSTRUCTIONS
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.lower.read_ahead import is_overtaken
 from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, Held, ThreadStep
 from mirage_onnx.lower.tensor_view import runtime_axes
 from mirage_onnx.lower.thread_graph import ThreadGraph, thread_graph

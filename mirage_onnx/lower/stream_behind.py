@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from mirage_onnx.codegen.plan import Accumulator, AccumulatorForm, StreamPlan
 from mirage_onnx.codegen.scalar import post_sources
 from mirage_onnx.codegen.space import TileSpace
 from mirage_onnx.ir import Save, UGraph
 from mirage_onnx.ir.block_ops import OVER_AXES, REDUCTIONS
 from mirage_onnx.lower.grid import AxisTile
+from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan
 
 #: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
 MOST_UNROLLED = 4
