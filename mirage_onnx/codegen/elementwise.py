@@ -13,8 +13,6 @@ from mirage_onnx.lower.constant import RunCount, constant
 
 #: Operation -> its expression of operands.
 _EXPRESSIONS = {op: f.cuda for op, f in ELEMENTWISE.items()} | {"cast": "{0}"}
-#: Operations that send zeros to zero (of all arguments).
-KEEPS_ZERO = frozenset({op for op, f in ELEMENTWISE.items() if f.keeps_zero} | {"cast"})
 
 #: The largest integer exponent that becomes multiplications.
 _LARGEST_POWER = 32

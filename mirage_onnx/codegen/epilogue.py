@@ -1,93 +1,79 @@
-"""After the loop of a streaming kernel: partial results meet, then the outputs are computed.
+"""After the loop of a streaming kernel as text: partial results meet, then the outputs are computed.
 
-1. Each warp writes its accumulators to shared memory (fp32).
-2. If somebody needs whole tiles, or there is a cluster, the warps' parts are added up there; with a
-   cluster, blocks then read each other's tiles over DSMEM. Otherwise step 4 adds the parts itself.
-3. Values that need other threads' elements (operands of a POST matmul, POST reductions) are staged
-   in shared memory, in order, with a barrier after each.
-4. Every output element is computed by one thread, from a formula that ``Scalar`` writes inline.
-
-The ranks of a cluster share out the output elements; steps 1 to 3 are done by each.
+``lower/stream_behind.py`` says what is done, in which order, and where in shared memory.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 
 from mirage_onnx.codegen.early_loads import EarlyLoads
 from mirage_onnx.codegen.grid_text import replicas
 from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorText
-from mirage_onnx.codegen.scalar import Place, Scalar
+from mirage_onnx.codegen.scalar import Scalar
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.space import Place, element_of, offset_in, walk_over
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import DType, UGraph
-from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
+from mirage_onnx.ir import DType
+from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.lower.sizes import axis_variable
-from mirage_onnx.lower.stream_behind import MOST_UNROLLED, Placement
-from mirage_onnx.lower.stream_plan import COLUMNS, ROWS, Accumulator, AccumulatorForm, StreamPlan
-
-#: Shared memory is handed out in pieces of 16 bytes.
-_PIECE = 4
+from mirage_onnx.lower.steps import Gather, GatherRanks, Publish, Stage, Store, ThreadBarrier, Total
+from mirage_onnx.lower.stream_behind import MOST_UNROLLED, StreamBehind
+from mirage_onnx.lower.stream_plan import COLUMNS, ROWS, Accumulator, AccumulatorForm
 
 
 class Epilogue:
-  """Writes everything after the loop; ``early`` writes what is loaded before it.
+  """Writes everything after the loop; ``early`` writes what is loaded before it."""
 
-  ``floats``: the fp32 values of shared memory handed out so far.
-  """
-
-  def __init__(
-    self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator], writer: Writer
-  ) -> None:
-    self.graph, self.plan, self.accumulators, self.writer = graph, plan, accumulators, writer
-    self.ops, self.cluster, self.warps = plan.kernel.ops, plan.grid.cluster, plan.params.warps
-    self.floats = 0
-    self.placement = Placement(graph, plan, accumulators)
+  def __init__(self, behind: StreamBehind, writer: Writer) -> None:
+    self.behind, self.writer = behind, writer
+    self.graph, self.plan, self.ops = behind.graph, behind.plan, behind.ops
+    self.cluster, self.warps = self.plan.grid.cluster, self.plan.params.warps
+    self.by_index = {a.index: a for a in behind.accumulators}
+    #: The tiles that values are in so far.
     self.homes: dict[int, str] = {}
-    self.scalar = Scalar(graph, plan, writer, self._accumulator, self._staged_element)
-    self.early = EarlyLoads(graph, self.placement, self.scalar, writer)
+    self.scalar = Scalar(self.graph, self.plan, writer, self._accumulator, self._staged_element)
+    self.early = EarlyLoads(behind, self.scalar, writer)
 
-  def _reserve(self, name: str, floats: int, comment: str = "") -> str:
-    """Declares ``name``, a pointer to floats of shared memory of its own."""
+  def _tile(self, name: str, comment: str = "") -> str:
+    """Declares a tile, a pointer to floats of shared memory."""
     note = f"  // {comment}" if comment else ""
-    self.writer.line(f"float* {name} = {total('smem', str(self.floats))};{note}")
-    self.floats += -(-floats // _PIECE) * _PIECE
+    self.writer.line(f"float* {name} = {total('smem', str(self.behind.places[name]))};{note}")
     return name
 
   # ---- access
 
   def _accumulator(self, acc: Accumulator, at: Place) -> str:
     """The finished value of an accumulator at a place of the tile."""
-    row = self.placement.row(acc)
+    row = self.behind.row(acc)
     i = at.get(row.axis, "0") if row else "0"
     column = at.get(acc.column, "0") if acc.column else "0"
     place = total(times(i, acc.pitch) if acc.form is AccumulatorForm.MMA else i, column)
     name = self.homes[acc.index]
-    if not self.placement.reduced:
+    if not self.behind.reduced:
       kind = f"{acc.rule}, {self.warps}, {acc.floats}"
       return f"parts_reduce<{kind}>({total(name, place)})"
-    if self.cluster == 1 or acc in self.placement.everywhere:
+    if self.cluster == 1 or acc in self.behind.everywhere:
       return f"{name}[{place}]"
     return f"cluster_reduce<{acc.rule}, {self.cluster}>({total(name, place)})"
 
   def _staged_element(self, index: int, at: Place) -> str | None:
     """A staged value at a place of the tile; None if it is not there (yet)."""
-    if index not in self.placement.staged or index not in self.homes:
+    if index not in self.behind.staged or index not in self.homes:
       return None
-    return f"{self.homes[index]}[{self.placement.span(index).offset(at)}]"
+    return f"{self.homes[index]}[{offset_in(self.behind.span(index), at)}]"
 
-  # ---- steps 1 and 2
+  # ---- partial results
 
-  def _publish(self) -> None:
+  def _publish(self, published: Sequence[Publish]) -> None:
     """Accumulators of each warp to shared memory."""
-    writer = self.writer
+    writer, accumulators = self.writer, [self.by_index[s.index] for s in published]
     writer.comment("Each warp's part of the accumulators, to shared memory.")
     writer.line("float* smem = ptx::smem<float>();")
-    for acc in self.accumulators:
-      size = self.warps * acc.floats
-      shape = f"[{self.warps}][{acc.floats}]"
-      self.homes[acc.index] = self._reserve(f"part{acc.index}", size, shape)
-    for acc in self.accumulators:
+    for step, acc in zip(published, accumulators, strict=True):
+      self.homes[acc.index] = self._tile(step.tile, f"[{self.warps}][{acc.floats}]")
+    for acc in accumulators:
       warp = f"ptx::warp() * {acc.floats}" if self.warps > 1 else "0"
       mine = total(self.homes[acc.index], warp)
       with writer.loops(acc.tiles) as indices:
@@ -104,12 +90,11 @@ class Epilogue:
             writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
           case AccumulatorForm.UNIFORM:
             writer.line(f"if (ptx::lane() == 0) *({mine}) = {value};", acc.index)
-    writer.line("ptx::sync_block();")
 
   @contextmanager
   def _places(self, acc: Accumulator) -> Iterator[str]:
     """A loop over the places of an accumulator's tile, shared out over the threads."""
-    row = self.placement.row(acc)
+    row = self.behind.row(acc)
     rows = row.tile if row else 1
     columns = self.plan.columns[acc.column].tile if acc.column else 1
     count = rows * columns
@@ -118,55 +103,44 @@ class Epilogue:
       padded = acc.form is AccumulatorForm.MMA and rows > 1
       yield f"e / {columns} * {acc.pitch} + e % {columns}" if padded else "e"
 
-  def _add_up(self) -> None:
-    """Sums over the warps, and over the cluster where they are wanted everywhere."""
-    writer = self.writer
-    if self.warps > 1:
-      writer.comment("Over the warps, in place.")
-      for acc in self.accumulators:
-        name = self.homes[acc.index]
-        call = f"parts_reduce<{acc.rule}, {self.warps}, {acc.floats}>"
-        with self._places(acc) as e:
-          writer.line(f"{name}[{e}] = {call}({name} + {e});", acc.index)
-    if self.cluster == 1:
-      if self.warps > 1:
-        writer.line("ptx::sync_block();")
-      return
-    writer.line("ptx::cluster_sync();")
-    if self.placement.everywhere:
-      writer.comment("Over the cluster, what every block needs.")
-      for acc in self.placement.everywhere:
-        part = self.homes[acc.index]
-        name = self._reserve(f"all{acc.index}", acc.floats)
-        with self._places(acc) as e:
-          call = f"cluster_reduce<{acc.rule}, {self.cluster}>"
-          writer.line(f"{name}[{e}] = {call}({part} + {e});", acc.index)
-        self.homes[acc.index] = name
-      writer.line("ptx::sync_block();")
+  def _gather(self, acc: Accumulator) -> None:
+    """The sum over the warps, in place."""
+    name = self.homes[acc.index]
+    call = f"parts_reduce<{acc.rule}, {self.warps}, {acc.floats}>"
+    with self._places(acc) as e:
+      self.writer.line(f"{name}[{e}] = {call}({name} + {e});", acc.index)
 
-  # ---- steps 3 and 4
+  def _gather_ranks(self, acc: Accumulator) -> None:
+    """The sum over the cluster, to a tile of its own."""
+    part, name = self.homes[acc.index], self._tile(f"all{acc.index}")
+    with self._places(acc) as e:
+      call = f"cluster_reduce<{acc.rule}, {self.cluster}>"
+      self.writer.line(f"{name}[{e}] = {call}({part} + {e});", acc.index)
+    self.homes[acc.index] = name
 
-  def _stage(self, index: int) -> None:
-    op, writer, span = self.ops[index], self.writer, self.placement.span(index)
+  # ---- staged values and outputs
+
+  def _stage(self, step: Total | Stage) -> None:
+    index = step.index
+    op, writer, span = self.ops[index], self.writer, self.behind.span(index)
     writer.comment(f"%{index} ({op.op}), for all threads.")
-    name = self._reserve(f"tile{index}", span.elements)
-    if op.op in REDUCTIONS:
-      with span.walk(writer, "ptx::warp()", self.warps) as at:
+    name = self._tile(step.tile)
+    if isinstance(step, Total):
+      with walk_over(span, writer, "ptx::warp()", self.warps) as at:
         value = self._warp_reduction(index, at)
-        writer.line(f"if (ptx::lane() == 0) {name}[{span.offset(at)}] = {value};", index)
+        writer.line(f"if (ptx::lane() == 0) {name}[{offset_in(span, at)}] = {value};", index)
     else:
-      with span.walk(writer, "ptx::thread()", self.plan.threads) as at:
+      with walk_over(span, writer, "ptx::thread()", self.plan.threads) as at:
         value = self.scalar.value(index, at, {})
-        writer.line(f"{name}[{span.offset(at)}] = {value};", index)
+        writer.line(f"{name}[{offset_in(span, at)}] = {value};", index)
     self.homes[index] = name
-    writer.line("ptx::sync_block();")
 
   def _warp_reduction(self, index: int, at: Place) -> str:
     """Lanes stride over the reduced axis; the result is in every lane."""
     op, writer = self.ops[index], self.writer
     if len(op.reduced) != 1 or op.dtype is not DType.F32:
       raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over {op.reduced} to {op.dtype}")
-    tile = self.placement.tile(op.reduced[0])
+    tile = self.behind.tile(op.reduced[0])
     if tile.split or tile.axis == self.plan.depth:
       raise RejectionError("LAYOUT", f"{op.op} over {tile.axis}, which is not in the block")
     rule, name = merge_of(op.op).cuda, axis_variable(tile.axis)
@@ -178,12 +152,12 @@ class Epilogue:
     return f"v{index}"
 
   def _store(self, number: int) -> None:
-    space, saves = self.placement.spaces[number]
+    space, saves = self.behind.spaces[number]
     writer, count = self.writer, space.per_thread
     writer.comment("Output elements: " + ", ".join(s.tensor for s in saves) + ".")
     unrolled = count <= MOST_UNROLLED
     repeat = writer.loop("q", count) if unrolled else writer.counted("q", count)
-    with repeat as q, space.element(writer, q) as at:
+    with repeat as q, element_of(space, writer, q) as at:
       elements, vectors = self.early.loaded.get(number, ({}, {}))
       names = {i: self.scalar.view(i).widened(f"{n}[{q}]") for i, n in elements.items()}
       self.scalar.under_way = {i: f"{n}[{q}]" for i, n in vectors.items()}
@@ -195,13 +169,27 @@ class Epilogue:
         writer.line(f"if ({once}) {line}" if once else line, save.arg)
 
   def emit(self) -> None:
-    self._publish()
-    if self.placement.reduced:
-      self._add_up()
-    for index in self.placement.staged:
-      self._stage(index)
-    for number in range(len(self.placement.spaces)):
-      self._store(number)
-    if self.cluster > 1:
-      self.writer.comment("Shared memory stays until every block of the cluster has read it.")
-      self.writer.line("ptx::cluster_sync();")
+    """The steps in their order."""
+    *_, last = self.behind.steps
+    for kind, group in groupby(self.behind.steps, type):
+      steps = list(group)
+      if kind is Publish:
+        self._publish([s for s in steps if isinstance(s, Publish)])
+      elif kind is Gather:
+        self.writer.comment("Over the warps, in place.")
+      elif kind is GatherRanks:
+        self.writer.comment("Over the cluster, what every block needs.")
+      for step in steps:
+        match step:
+          case Gather():
+            self._gather(self.by_index[step.index])
+          case GatherRanks():
+            self._gather_ranks(self.by_index[step.index])
+          case Total() | Stage():
+            self._stage(step)
+          case Store():
+            self._store(step.index)
+          case ThreadBarrier():
+            if step is last:
+              self.writer.comment("Shared memory stays until every block of the cluster has read it.")
+            self.writer.line("ptx::cluster_sync();" if step.cluster else "ptx::sync_block();")

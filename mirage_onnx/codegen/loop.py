@@ -1,101 +1,36 @@
-"""The depth loop of a streaming kernel: fragments from the ring, elementwise, mma, sums.
+"""The depth loop of a streaming kernel as text (``lower/stream_loop.py`` says what it does).
 
-A stage is consumed by converting what is needed to fp32, combining it elementwise, rounding it to
-the 16-bit operand type, and contracting it; sums and maxima over the depth are taken on the side,
-each lane over its own elements. Operands loaded as they are go to the mma without conversion.
-
-Beyond the depth the ring holds zeros. A computed value that need not be zero there is set to zero
-before it is contracted or summed (``masked``).
+Where weights are packed (``by_tile``) a stage goes by column tiles: operands of rows are ready for all
+depths of the stage first, then each tile of weights is widened and contracted, and refilled at once.
 """
 
 from collections.abc import Sequence
 
-from mirage_onnx.codegen.elementwise import KEEPS_ZERO, evaluate, literal
+from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.packed_operands import apart_operands, statement
+from mirage_onnx.codegen.packed_operands import statement
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.block_ops import OVER_AXES
-from mirage_onnx.ir.functions import is_elementwise
-from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
+from mirage_onnx.ir.ugraph import BlockOp
+from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.constant import constant
-from mirage_onnx.lower.scaled_integers import scaled_integers
-from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan, operands
-
-#: Which layouts an elementwise op of the loop may combine into its own.
-_COMBINES = {
-  Layout.B_FRAG: (Layout.B_FRAG, Layout.DEPTH, Layout.ROW, Layout.UNIFORM),
-  Layout.A_FRAG: (Layout.A_FRAG, Layout.DEPTH, Layout.COLUMN, Layout.UNIFORM),
-  Layout.DEPTH: (Layout.DEPTH, Layout.UNIFORM),
-  Layout.ROW: (Layout.ROW, Layout.UNIFORM),
-  Layout.COLUMN: (Layout.COLUMN, Layout.UNIFORM),
-  Layout.UNIFORM: (Layout.UNIFORM,),
-}
+from mirage_onnx.lower.stream_loop import StreamLoop
+from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, operands
 
 
 class LoopEmitter:
-  """Writes a streaming kernel up to the partial results of each warp, in registers.
+  """Writes a streaming kernel up to the partial results of each warp, in registers."""
 
-  ``accumulators`` are those that are used; what no accumulator uses is not computed here.
-  """
-
-  def __init__(
-    self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator],
-    writer: Writer, *, pdl: bool,
-  ) -> None:  # fmt: skip
-    self.pdl, self.graph = pdl, graph
-    self.plan, self.writer, self.accumulators = plan, writer, accumulators
-    self.ops = plan.kernel.ops
-    self.scaled = scaled_integers(graph, self.ops)
-    self.by_tile = False
-    used: set[int] = set()
-    for acc in accumulators:
-      used |= self._sources(acc.source)
-    self.used = sorted(used)
-    self.apart = apart_operands(plan.kernel, self.scaled, self.used)
-    self.masked = self._masked()
-    for index in self.used:
-      self._check(self.ops[index])
-    loads = [i for i in self.used if self.ops[i].op == "load" and self._deep(i)]
-    self.ring = Ring(graph, plan, loads, writer)
-
-  def _sources(self, index: int) -> set[int]:
-    found = {index}
-    for argument in self._leaves(index):
-      found |= self._sources(argument)
-    return found
-
-  def _leaves(self, index: int) -> tuple[int, ...]:
-    """What a value is made of at once."""
-    made = self.scaled.get(index)
-    return made.loads if made else self.ops[index].args
-
-  def _made_apart(self, index: int) -> bool:
-    """Whether a value has a rule of its own."""
-    return False
-
-  def _check(self, op: BlockOp) -> None:
-    known = op.op == "load" or op.op in OVER_AXES or is_elementwise(op.op)
-    if not known and constant(op, self.plan.extents) is None:
-      raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} in the loop")
-    if any(self.ops[a].op in OVER_AXES for a in op.args):
-      raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} in the loop of a value that is not accumulated yet")
-    deep = op.layout in (Layout.A_FRAG, Layout.B_FRAG, Layout.DEPTH)
-    if op.op not in OVER_AXES and deep != (self.plan.depth in op.axes):
-      raise RejectionError("LAYOUT", f"{op.op} with axes {op.axes} of layout {op.layout}")
+  def __init__(self, loop: StreamLoop, writer: Writer, *, pdl: bool) -> None:
+    self.pdl, self.graph, self.steps = pdl, loop.graph, loop
+    self.plan, self.writer, self.accumulators = loop.plan, writer, loop.accumulators
+    self.ops = loop.ops
+    self.by_index = {a.index: a for a in loop.accumulators}
+    self.ring = Ring(loop, writer)
 
   # ---- what the values are
-
-  def _deep(self, index: int) -> bool:
-    return self.plan.depth in self.ops[index].axes
-
-  def _floats_needed(self, index: int) -> bool:
-    """Some use takes fp32 elements, not the packed 16-bit operand."""
-    uses = [self.ops[i] for i in self.used if index in self.ops[i].args]
-    return any(op.op != "matmul" for op in uses)
 
   def _eight(self, index: int, stage: str, part: str, indices: Sequence[str]) -> str:
     """The ``Eight`` that a tile of a 16-bit value of the loop is."""
@@ -105,30 +40,9 @@ class LoopEmitter:
     return f"x{index}[{stage}]{subscript([*indices, *([part] if self.plan.parts > 1 else [])])}"
 
   def _operand_eight(self, index: int, stage: str, part: str, indices: Sequence[str]) -> str:
-    """The same as an operand of mma, of which both may be apart (``packed_operands.py``)."""
+    """The same as an operand of mma, of which both may be apart (``lower/packed_operand.py``)."""
     eight = self._eight(index, stage, part, indices)
-    return f"apart({eight})" if index in self.apart and self.ops[index].op == "load" else eight
-
-  def _zero_beyond(self, index: int) -> bool:
-    """Elements beyond the depth are zero without a mask, whatever the values are."""
-    op = self.ops[index]
-    number = constant(op, self.plan.extents)
-    if op.op == "load" or number is not None:
-      return number == 0 if number is not None else self._deep(index)
-    zero = [self._zero_beyond(a) for a in op.args]
-    if op.op in ("mul", "div"):
-      finite = [constant(self.ops[a], self.plan.extents) is not None for a in op.args]
-      if op.op == "div":
-        return zero[0] and finite[1] and not zero[1]
-      return any(zero) and all(z or f for z, f in zip(zero, finite, strict=True))
-    return op.op in KEEPS_ZERO and all(zero)
-
-  def _masked(self) -> set[int]:
-    """Values that are set to zero beyond the depth."""
-    if self.plan.even:
-      return set()
-    uses = [self.ops[i] for i in self.used if self.ops[i].op in ("matmul", "sum")]
-    return {a for op in uses for a in op.args if not self._zero_beyond(a)}
+    return f"apart({eight})" if index in self.steps.apart and self.ops[index].op == "load" else eight
 
   def _operand(self, index: int, result: BlockOp, indices: Sequence[str], j: str) -> str:
     """Element ``j`` of a value as seen from a tile of ``result``."""
@@ -136,21 +50,11 @@ class LoopEmitter:
     number = constant(op, self.plan.extents)
     if number is not None:
       return literal(number)
-    if op.layout not in _COMBINES[result.layout]:
-      raise RejectionError("LAYOUT", f"{result.op} of layout {result.layout} takes no value of {op.layout}")
-    if op.layout in (Layout.A_FRAG, Layout.COLUMN) and (
-      self.plan.column_of(op) != self.plan.column_of(result)
-    ):
-      raise RejectionError("LAYOUT", f"{result.op} combines two column axes")
+    self.steps.check_use(index, result)
     tiles = self.plan.tiles(op)
     own = ["0" if count == 1 else at for at, (_, count) in zip(indices, tiles, strict=False)]
-    element = f"[{j}]" if self._deep(index) and not self._is_shared(index) else ""
+    element = f"[{j}]" if self.steps.deep(index) and not self.steps.is_shared(index) else ""
     return f"v{index}{subscript(own)}{element}"
-
-  def _is_shared(self, index: int) -> bool:
-    """A load of one element for all eight of a lane."""
-    packed = self.ring.packed(index) if self.ops[index].op == "load" else None
-    return packed is not None and packed.repeat > 1
 
   def _declare(self, name: str, index: int, type_name: str, inner: str = "") -> None:
     dims = subscript([str(count) for _, count in self.plan.tiles(self.ops[index])])
@@ -158,24 +62,19 @@ class LoopEmitter:
 
   # ---- before the loop
 
-  def _invariants(self) -> None:
-    """Values without depth, computed once."""
-    writer, plan = self.writer, self.plan
-    for index in self.used:
-      op = self.ops[index]
-      if self._deep(index) or constant(op, plan.extents) is not None:
-        continue
-      if op.op != "load" and not is_elementwise(op.op):
-        continue
-      self._declare("v", index, "float")
-      with writer.loops(plan.tiles(op)) as indices:
-        if op.op == "load":
-          view = self.ring.view(index)
-          value = view.load(self.ring.index(op, view, indices))
-        else:
-          args = [self._operand(a, op, indices, "0") for a in op.args]
-          value = evaluate(self.ops, op, args, plan.extents)
-        writer.line(f"v{index}{subscript(indices)} = {value};", index)
+  def _invariant(self, step: do.ThreadStep) -> None:
+    """A value without depth, computed once."""
+    writer, plan, index = self.writer, self.plan, step.index
+    op = self.ops[index]
+    self._declare("v", index, "float")
+    with writer.loops(plan.tiles(op)) as indices:
+      if isinstance(step, do.Fetch):
+        view = self.ring.view(index)
+        value = view.load(self.ring.index(op, view, indices))
+      else:
+        args = [self._operand(a, op, indices, "0") for a in op.args]
+        value = evaluate(self.ops, op, args, plan.extents)
+      writer.line(f"v{index}{subscript(indices)} = {value};", index)
 
   def _depth_range(self) -> None:
     plan, writer = self.plan, self.writer
@@ -216,45 +115,45 @@ class LoopEmitter:
     """Whether element ``j`` of the lane's eight exists."""
     return "left > 0" if self.plan.depth_extent % 8 == 0 else f"{j} < left"
 
-  def _unpack(self, stage: str, part: str) -> None:
-    for index in self.ring.loads:
-      if self._floats_needed(index):
-        op, packed = self.ops[index], self.ring.packed(index)
-        self._declare("v", index, "float", "" if self._is_shared(index) else "[8]")
-        with self.writer.loops(self.plan.tiles(op)) as indices:
-          at = subscript(indices)
-          if packed:
-            self.writer.line(packed.floats(f"x{index}[{stage}]{at}", part, f"v{index}{at}"), index)
-            continue
-          call = f"unpack8<{tag(op.dtype)}>"
-          self.writer.line(f"{call}({self._eight(index, stage, part, indices)}, v{index}{at});", index)
+  def _step(self, step: do.ThreadStep, stage: str, part: str) -> None:
+    """One step of a part of the depth."""
+    match step:
+      case do.Unpack():
+        self._unpack(step.index, stage, part)
+      case do.ThreadRun():
+        self._run(step.ops)
+      case do.Widen():
+        self._widen(step.index, stage, part)
+      case do.PairProduct():
+        self._pair_product(step, stage, part)
+      case do.Contract():
+        self._contract(step, stage, part)
+      case do.Update():
+        self._update(self.by_index[step.index])
+      case do.Pack():
+        with self.writer.loops(self.plan.tiles(self.ops[step.index])) as indices:
+          operand = self._operand_eight(step.index, stage, part, indices)
+          self.writer.line(f"r{step.index}{subscript([part, *indices])} = {operand};", step.index)
 
-  def _compute(self, stage: str, part: str) -> None:
-    """Elementwise ops on fragments: a run over the same tiles shares a loop nest."""
-    run: list[int] = []
-    for index in self.used:
-      op = self.ops[index]
-      if not (is_elementwise(op.op) and self._deep(index)) or self._made_apart(index):
-        continue
-      if index in self.scaled:
-        self._scale(index, stage, part)
-        continue
-      same = run and self.plan.tiles(self.ops[run[0]]) == self.plan.tiles(op)
-      if not same or any(self.ops[a].dtype.is_half for a in op.args if a in run):
-        self._run(run)
-        run = []
-      run.append(index)
-    self._run(run)
+  def _unpack(self, index: int, stage: str, part: str) -> None:
+    op, packed = self.ops[index], self.ring.packed(index)
+    self._declare("v", index, "float", "" if self.steps.is_shared(index) else "[8]")
+    with self.writer.loops(self.plan.tiles(op)) as indices:
+      at = subscript(indices)
+      if packed:
+        self.writer.line(packed.floats(f"x{index}[{stage}]{at}", part, f"v{index}{at}"), index)
+        return
+      call = f"unpack8<{tag(op.dtype)}>"
+      self.writer.line(f"{call}({self._eight(index, stage, part, indices)}, v{index}{at});", index)
 
   def _run(self, run: Sequence[int]) -> None:
-    if not run:
-      return
-    writer, plan = self.writer, self.plan
+    """Elementwise ops over the same tiles in one loop nest."""
+    writer, plan, steps = self.writer, self.plan, self.steps
     halves = [i for i in run if self.ops[i].dtype.is_half]
     for index in run:
       if index in halves:
         self._declare("p", index, f"Eight<{tag(self.ops[index].dtype)}>")
-      if index not in halves or self._floats_needed(index):
+      if index not in halves or steps.floats_needed(index):
         self._declare("v", index, "float", "[8]")
     with writer.loops(plan.tiles(self.ops[run[0]])) as indices, writer.scope(bool(halves)):
       at = subscript(indices)
@@ -265,63 +164,90 @@ class LoopEmitter:
           op = self.ops[index]
           args = [self._operand(a, op, indices, j) for a in op.args]
           value = evaluate(self.ops, op, args, plan.extents, narrow=False)
-          if index in self.masked:
+          if index in steps.masked:
             value = f"{self._live(j)} ? {value} : 0.0f"
           to = f"f{index}" if index in halves else f"v{index}{at}"
           writer.line(f"{to}[{j}] = {value};", index)
       for index in halves:
         name = tag(self.ops[index].dtype)
-        pack = "pack8_apart" if index in self.apart else "pack8"
+        pack = "pack8_apart" if index in steps.apart else "pack8"
         writer.line(f"p{index}{at} = {pack}<{name}>(f{index});", index)
-        if self._floats_needed(index):
+        if steps.floats_needed(index):
           writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
 
-  def _scale(self, index: int, stage: str, part: str) -> None:
+  def _widen(self, index: int, stage: str, part: str) -> None:
     """Packed integers times their scales, eight at once."""
     tiles, name = self.plan.tiles(self.ops[index]), tag(self.ops[index].dtype)
     self._declare("p", index, f"Eight<{name}>")
-    if self._floats_needed(index):
+    if self.steps.floats_needed(index):
       self._declare("v", index, "float", "[8]")
     with self.writer.loops(tiles) as indices:
       at = subscript(indices)
       self.writer.line(self._widened(index, f"p{index}{at}", stage, part, indices), index)
-      if self._floats_needed(index):
+      if self.steps.floats_needed(index):
         self.writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
 
   def _widened(self, index: int, to: str, stage: str, part: str, indices: Sequence[str]) -> str:
     """The statement that makes eight of them at ``to``."""
-    made, texts = self.scaled[index], {}
+    made, texts = self.steps.scaled[index], {}
     for i in made.loads:
       packed = self.ring.packed(i)
       assert packed is not None
       slot = f"x{i}[{stage}]{subscript(indices)}"
       texts[i] = packed.element(slot, part) if packed.repeat > 1 else slot
-    return statement(made, self.ops, to, texts, part, apart=index in self.apart)
+    return statement(made, self.ops, to, texts, part, apart=index in self.steps.apart)
 
-  def _accumulate(self, stage: str, part: str) -> None:
-    writer, plan = self.writer, self.plan
-    for acc in self.accumulators:
-      source = self.ops[acc.source]
-      if acc.form is AccumulatorForm.MMA and self.by_tile:
-        continue
-      if acc.form is AccumulatorForm.MMA:
-        a, b = operands(plan.kernel, source)
-        with writer.loops(acc.tiles) as (i, n):
-          low, high = (self._operand_eight(a, stage, part, (n, h)) for h in "01")
-          rows = self._operand_eight(b, stage, part, (i,))
-          to = f"acc{acc.index}[{i}][{n}]"
-          writer.line(f"mma_step({to}, {low}, {high}, {rows});", acc.source)
-        continue
-      value = self.ops[source.args[0]]
-      with writer.loops((*acc.tiles, ("j", 8))) as (*indices, j):
-        element = self._operand(source.args[0], value, indices, j)
-        slot = f"acc{acc.index}{subscript(indices)}"
-        update = f"{slot} = {acc.rule}::combine({slot}, {element});"
-        guard = acc.rule == "Max" and not plan.even
-        writer.line(f"if ({self._live(j)}) {update}" if guard else update, acc.source)
+  def _pair_product(self, step: do.PairProduct, stage: str, part: str) -> None:
+    index = step.index
+    self._declare("p", index, f"Eight<{tag(self.ops[index].dtype)}>")
+    with self.writer.loops(self.plan.tiles(self.ops[index])) as indices:
+      # A load has the first of the indices of a value that it is combined into.
+      own = [tuple(indices[: len(self.plan.tiles(self.ops[i]))]) for i in step.args]
+      x, y = (self._eight(i, stage, part, at) for i, at in zip(step.args, own, strict=True))
+      made = f"product8({x}, {y})"
+      made = f"apart({made})" if index in self.steps.apart else made
+      self.writer.line(f"p{index}{subscript(indices)} = {made};", index)
+
+  def _contract(self, step: do.Contract, stage: str, part: str) -> None:
+    acc = self.by_index[step.into]
+    a, b = operands(self.plan.kernel, self.ops[step.index])
+    with self.writer.loops(acc.tiles) as (i, n):
+      low, high = (self._operand_eight(a, stage, part, (n, h)) for h in "01")
+      rows = self._operand_eight(b, stage, part, (i,))
+      self.writer.line(f"mma_step(acc{acc.index}[{i}][{n}], {low}, {high}, {rows});", step.index)
+
+  def _update(self, acc: Accumulator) -> None:
+    (source,) = self.ops[acc.source].args
+    with self.writer.loops((*acc.tiles, ("j", 8))) as (*indices, j):
+      element = self._operand(source, self.ops[source], indices, j)
+      slot = f"acc{acc.index}{subscript(indices)}"
+      update = f"{slot} = {acc.rule}::combine({slot}, {element});"
+      guard = acc.rule == "Max" and not self.plan.even
+      self.writer.line(f"if ({self._live(j)}) {update}" if guard else update, acc.source)
+
+  def _column(self, column: str, stage: str) -> None:
+    """The steps of every tile of a column axis."""
+    plan, writer = self.plan, self.writer
+    *steps, refill = self.steps.by_column[column]
+    with writer.loop("n", plan.column_tiles(column)) as n, writer.scope(plan.column_tiles(column) == 1):
+      with writer.loop("u", plan.parts) as u:
+        for step in steps:
+          if isinstance(step, do.Widen):
+            a = step.index
+            writer.line(f"Eight<{tag(self.ops[a].dtype)}> p{a}[2];")
+            with writer.loop("h", 2) as h:
+              writer.line(self._widened(a, f"p{a}[{h}]", stage, u, (n, h)), a)
+          elif isinstance(step, do.Contract):
+            acc = self.by_index[step.into]
+            a, b = operands(plan.kernel, self.ops[step.index])
+            with writer.loop("i", acc.row_tiles) as i:
+              to = f"acc{acc.index}[{i}][{n}]"
+              writer.line(f"mma_step({to}, p{a}[0], p{a}[1], r{b}[{u}][{i}]);", step.index)
+      assert isinstance(refill, do.Refill)
+      self.ring.fetch(stage, refill.loads, ahead=True, tile=n)
 
   def _uses_left(self) -> bool:
-    return not self.plan.even and bool(self.masked or any(a.rule == "Max" for a in self.accumulators))
+    return not self.plan.even and bool(self.steps.masked or any(a.rule == "Max" for a in self.accumulators))
 
   def _rounds(self) -> None:
     plan, writer = self.plan, self.writer
@@ -346,11 +272,17 @@ class LoopEmitter:
 
   def _stage(self, stage: str) -> None:
     """What is done with one step of the ring, which is then loaded again."""
+    *steps, refill = self.steps.inside
+    for b in (s.index for s in steps if isinstance(s, do.Pack)):
+      dims = (self.plan.parts, *(count for _, count in self.plan.tiles(self.ops[b])))
+      self.writer.line(f"Eight<{tag(self.ops[b].dtype)}> r{b}{subscript([str(n) for n in dims])};")
     with self.writer.loop("u", self.plan.parts) as u:
-      self._unpack(stage, u)
-      self._compute(stage, u)
-      self._accumulate(stage, u)
-    self.ring.fetch(stage, self.ring.loads, ahead=True)
+      for step in steps:
+        self._step(step, stage, u)
+    assert isinstance(refill, do.Refill)
+    self.ring.fetch(stage, refill.loads, ahead=True)
+    for column in self.steps.by_column:
+      self._column(column, stage)
 
   def begin(self) -> None:
     """Everything up to the first round; the ring is being filled when it ends.
@@ -372,12 +304,13 @@ class LoopEmitter:
     for loads in (weights, others):
       if waits and loads is others:
         self.writer.wait()
-      near = [i for i in loads if ring.stages(i) < self.plan.stages]
+      near = [i for i in loads if self.steps.stages(i) < plan.stages]
       if deep := [i for i in loads if i not in near]:
-        with self.writer.loop("s", self.plan.stages) as s:
+        with self.writer.loop("s", plan.stages) as s:
           ring.fetch(s, deep, ahead=False)
       ring.fetch("0", near, ahead=False)
-    self._invariants()
+    for step in self.steps.before:
+      self._invariant(step)
 
   def run(self) -> None:
     """The rounds, then sums over the quad, whose lanes hold different depths of one row."""

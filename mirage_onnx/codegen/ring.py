@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from mirage_onnx.codegen.grid_text import first_of, last_of
 from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorText, tag
-from mirage_onnx.codegen.packed_operands import PackedOperand
+from mirage_onnx.codegen.packed_operands import PackedText
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
+from mirage_onnx.ir.ugraph import BlockOp, Layout
 from mirage_onnx.lower.sizes import Count
-from mirage_onnx.lower.stream_plan import COLUMNS, ROWS, StreamPlan
+from mirage_onnx.lower.stream_loop import StreamLoop
+from mirage_onnx.lower.stream_plan import COLUMNS, ROWS
 
 
 def _number(stride: Count) -> int:
@@ -29,29 +30,25 @@ def _number(stride: Count) -> int:
 
 
 class Ring:
-  """Writes declarations and loads of the LOOP operands ``loads`` (indices of load ops)."""
+  """Writes declarations and loads of the LOOP operands of a loop."""
 
-  def __init__(self, graph: UGraph, plan: StreamPlan, loads: Sequence[int], writer: Writer) -> None:
-    self.graph, self.plan, self.loads, self.writer = graph, plan, loads, writer
+  def __init__(self, loop: StreamLoop, writer: Writer) -> None:
+    self.graph, self.plan, self.loads, self.writer = loop.graph, loop.plan, loop.loads, writer
+    self.steps = loop
 
   def view(self, index: int) -> TensorText:
     tensor = self.graph.tensor(self._op(index).tensor)
     return TensorText.of(tensor, self.plan.extents, packed=index in self.loads)
 
-  def stages(self, index: int) -> int:
-    """How many steps of an operand are in flight."""
-    return self.plan.stages if self.plan.parts == 1 or self.packed(index) else 1
-
   def at_stage(self, index: int, stage: str) -> str:
     """The stage of the ring, where an operand has several."""
-    return stage if self.stages(index) == self.plan.stages else "0"
+    return stage if self.steps.stages(index) == self.plan.stages else "0"
 
-  def packed(self, index: int) -> PackedOperand | None:
+  def packed(self, index: int) -> PackedText | None:
     """How an operand is read that memory has packed, or once for a block."""
-    tensor = self.graph.tensor(self._op(index).tensor)
-    if not tensor.few_bits:
+    if not self.steps.few_bits(index):
       return None
-    return PackedOperand.of(self.plan, self.view(index))
+    return PackedText.of(self.plan, self.view(index))
 
   def _op(self, index: int) -> BlockOp:
     return self.plan.kernel.ops[index]
@@ -147,7 +144,7 @@ class Ring:
         reason = f"{op.tensor} is read in the loop as {op.dtype}"
         raise RejectionError("EMIT_UNSUPPORTED", reason)
       name = tag(op.dtype)
-      self.writer.line(f"Eight<{name}> x{index}[{self.stages(index)}]{dims};  // {op.tensor}")
+      self.writer.line(f"Eight<{name}> x{index}[{self.steps.stages(index)}]{dims};  // {op.tensor}")
 
   def fetch(self, stage: str, loads: Sequence[int], *, ahead: bool, tile: str | None = None) -> None:
     """Load a stage of the operands, of this round or the next one (``ahead``).
@@ -183,7 +180,7 @@ class Ring:
           writer.line(f"{slot} = load8<{types}>({address});", index)
 
   def _fetch_packed(
-    self, index: int, packed: PackedOperand, stage: str, depth: str, *, ahead: bool, tile: str | None
+    self, index: int, packed: PackedText, stage: str, depth: str, *, ahead: bool, tile: str | None
   ) -> None:
     op, plan = self._op(index), self.plan
     path = self._types(op, packed.view).split(", ")[1]
@@ -205,7 +202,7 @@ class Ring:
     types, more = self._types(op, view), "more"
     if not view.together(plan.depth, 8) or plan.depth_extent % plan.lane:
       raise RejectionError("LAYOUT", f"lanes do not find {plan.lane} of the depth of {op.tensor} at once")
-    if self.stages(index) < plan.stages and ahead:
+    if self.steps.stages(index) < plan.stages and ahead:
       depth = total("k", "kStride" if stage == "0" else f"({stage} + 1) * kStride")
       more = f"{stage} + 1 < {plan.stages} || more"
     tiles = plan.tiles(op)

@@ -6,30 +6,15 @@ from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.grid_text import first_of
 from mirage_onnx.codegen.loads import TensorText, rounded
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.space import Place
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Phase, UGraph
-from mirage_onnx.ir.block_ops import CLUSTER, Kind, merge_of, of_kinds
+from mirage_onnx.ir.block_ops import CLUSTER, merge_of
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.sizes import axis_variable
+from mirage_onnx.lower.stream_behind import ACCUMULATIONS, walked_vectors
 from mirage_onnx.lower.stream_plan import Accumulator, StreamPlan
-
-_ACCUMULATIONS = of_kinds(Kind.ACCUMULATOR)
-
-Place = dict[str, str]
-
-
-def post_sources(ops: Sequence[BlockOp], roots: Sequence[int]) -> list[int]:
-  """The values that ``roots`` are computed from after the loop, accumulators included."""
-  found: set[int] = set()
-  stack = list(roots)
-  while stack:
-    index = stack.pop()
-    if index not in found:
-      found.add(index)
-      if ops[index].op not in _ACCUMULATIONS:
-        stack += ops[index].args
-  return sorted(found)
 
 
 class Scalar:
@@ -77,27 +62,6 @@ class Scalar:
     view = self.view(index)
     return view.load(self.index(view.tensor.axes, at))
 
-  def inline(self, kind: str, roots: Sequence[int], staged: Sequence[int]) -> list[int]:
-    """Operations of a kind that the formulas of ``roots`` have at their own place."""
-    seen: set[int] = set()
-    stack = list(roots)
-    while stack:
-      index = stack.pop()
-      if index in staged or index in seen or self.ops[index].op in _ACCUMULATIONS:
-        continue
-      seen.add(index)
-      stack += () if self.ops[index].op == "matmul" else self.ops[index].args
-    return sorted(i for i in seen if self.ops[i].op == kind)
-
-  def vectors(self, index: int) -> tuple[str, int, list[int]]:
-    """The axis of a contraction, its extent, and the loads that are read eight elements at a time."""
-    op = self.ops[index]
-    tile = self.plan.grid.tile(op.reduced[0], self.plan.extents)
-    if isinstance(tile.extent, str) or tile.extent % 8 != 0:
-      return tile.axis, 0, []
-    loads = [a for a in op.args if self.ops[a].op == "load" and self.view(a).together(tile.axis, 8)]
-    return tile.axis, tile.extent, loads
-
   def eight(self, load: int, axis: str, at: Place) -> str:
     """The eight elements of a load that begin at the variable ``<axis>_8``."""
     view, name = self.view(load), axis_variable(axis)
@@ -130,7 +94,7 @@ class Scalar:
         continue
       found.add(index)
       op = self.ops[index]
-      ends = op.op in (*_ACCUMULATIONS, "matmul") or self.staged(index, at) is not None
+      ends = op.op in (*ACCUMULATIONS, "matmul") or self.staged(index, at) is not None
       stack += () if ends else op.args
     return sorted(found)
 
@@ -141,14 +105,14 @@ class Scalar:
     staged = self.staged(index, at)
     if staged is not None:
       return staged
-    if op.op in _ACCUMULATIONS:
+    if op.op in ACCUMULATIONS:
       if self.plan.grid.cluster > 1 and not self._reduced(index):
         raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} is used without a reduction "
                              "over the cluster")  # fmt: skip
       return self.accumulator(self.by_index[index], at)
     if op.op in CLUSTER:
       own = self.ops[op.args[0]].op
-      if own not in _ACCUMULATIONS or merge_of(own) is not merge_of(op.op):
+      if own not in ACCUMULATIONS or merge_of(own) is not merge_of(op.op):
         raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {self.ops[op.args[0]].op!r}")
       return rounded(names[op.args[0]], op.dtype)
     if self.plan.depth in op.axes:
@@ -177,7 +141,7 @@ class Scalar:
     name = axis_variable(tile.axis)
     writer.line(f"float v{index} = 0.0f;")
     inside = {**at, tile.axis: name}
-    _, _, vectors = self.vectors(index)
+    _, _, vectors = walked_vectors(self.graph, self.plan, index)
     if vectors:
       writer.line("#pragma unroll")
       with writer.block(f"for (int {name}_8 = 0; {name}_8 < {tile.extent}; {name}_8 += 8)"):

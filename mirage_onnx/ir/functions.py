@@ -208,6 +208,8 @@ ELEMENTWISE: dict[str, Elementwise] = {
 
 #: Named irrational constants of terms.
 IRRATIONAL: dict[str, float] = {"pi": float(np.pi)}
+#: Operations that send zeros to zero (of all arguments).
+KEEPS_ZERO = frozenset({op for op, f in ELEMENTWISE.items() if f.keeps_zero} | {"cast"})
 
 
 def is_elementwise(op: str) -> bool:

@@ -1,4 +1,4 @@
-"""The thread graph of a tiled kernel: what the threads of a block do, one step after the other.
+"""The steps of a thread graph: what the threads of a block do, one step after the other.
 
 Steps are in three runs: before the loop, in it, after it. A step names the registers and the
 shared tiles that it reads and writes; ``barriers.py`` puts barriers between them. The text of a
@@ -98,6 +98,17 @@ class Spill(ThreadStep):
 
 
 @dataclass(frozen=True, slots=True)
+class Stage(ThreadStep):
+  """A value to shared memory, each element by the thread that makes it."""
+
+  tile: str
+
+  @property
+  def writes(self) -> tuple[str, ...]:
+    return (self.tile,)
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadRun(ThreadStep):
   """Elementwise ops of one form, element by element; ``index`` is the last of them."""
 
@@ -114,6 +125,34 @@ class Pack(ThreadStep):
   """fp32 registers to packed pairs."""
 
   to: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Unpack(ThreadStep):
+  """What the ring has of a load for this step, in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Widen(ThreadStep):
+  """An operand of 16 bits of packed integers, their zero points and scales."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairProduct(ThreadStep):
+  """An operand of 16 bits that is the product of two loads of its type."""
+
+  args: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Refill(ThreadStep):
+  """Registers of the ring that are used up take what comes a round later."""
+
+  loads: tuple[int, ...]
+
+  @property
+  def text(self) -> str:
+    return f"refill {' '.join(f'%{i}' for i in self.loads)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,88 @@
-"""What goes where after the loop of a streaming kernel: values in shared memory, outputs walked as one."""
+"""Behind the loop of a streaming kernel: where values meet in shared memory, and its steps in order.
 
-from collections.abc import Sequence
+1. Each warp writes its accumulators to shared memory (fp32).
+2. If somebody needs whole tiles, or there is a cluster, the warps' parts are added up there; with a
+   cluster, blocks then read each other's tiles over DSMEM. Otherwise step 4 adds the parts itself.
+3. Values that need other threads' elements (operands of a POST matmul, POST reductions) are staged
+   in shared memory, in order, with a barrier after each.
+4. Every output element is computed by one thread, from a formula that ``codegen/scalar.py`` writes.
 
-from mirage_onnx.codegen.scalar import post_sources
-from mirage_onnx.codegen.space import TileSpace
-from mirage_onnx.ir import Save, UGraph
-from mirage_onnx.ir.block_ops import OVER_AXES, REDUCTIONS
+The ranks of a cluster share out the output elements; steps 1 to 3 are done by each.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+
+from mirage_onnx.ir import BlockOp, Save, UGraph
+from mirage_onnx.ir.block_ops import OVER_AXES, REDUCTIONS, Kind, of_kinds
 from mirage_onnx.lower.grid import AxisTile
+from mirage_onnx.lower.steps import (
+  Gather,
+  GatherRanks,
+  Publish,
+  Stage,
+  Store,
+  ThreadBarrier,
+  ThreadStep,
+  Total,
+)
 from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan
+from mirage_onnx.lower.tensor_view import TensorView
+from mirage_onnx.lower.tile_space import TileSpace
 
 #: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
 MOST_UNROLLED = 4
+#: Registers of a thread that vectors of a contraction behind the loop may take during it.
+_MOST_VECTOR_REGISTERS = 32
+#: Shared memory is handed out in pieces of 16 bytes: so many floats.
+_PIECE = 4
+#: What has a value behind the loop.
+ACCUMULATIONS = of_kinds(Kind.ACCUMULATOR)
 
 
-class Placement:
-  """Decided from the graph and the plan alone, before a line is written."""
+def post_sources(ops: Sequence[BlockOp], roots: Sequence[int]) -> list[int]:
+  """The values that ``roots`` are computed from after the loop, accumulators included."""
+  found: set[int] = set()
+  stack = list(roots)
+  while stack:
+    index = stack.pop()
+    if index not in found:
+      found.add(index)
+      if ops[index].op not in ACCUMULATIONS:
+        stack += ops[index].args
+  return sorted(found)
+
+
+def inline(ops: Sequence[BlockOp], kind: str, roots: Sequence[int], staged: Sequence[int]) -> list[int]:
+  """Operations of a kind that the formulas of ``roots`` have at their own place."""
+  seen: set[int] = set()
+  stack = list(roots)
+  while stack:
+    index = stack.pop()
+    if index in staged or index in seen or ops[index].op in ACCUMULATIONS:
+      continue
+    seen.add(index)
+    stack += () if ops[index].op == "matmul" else ops[index].args
+  return sorted(i for i in seen if ops[i].op == kind)
+
+
+def walked_vectors(graph: UGraph, plan: StreamPlan, index: int) -> tuple[str, int, list[int]]:
+  """The axis of a contraction, its extent, and the loads that are read eight elements at a time."""
+  ops = plan.kernel.ops
+  op = ops[index]
+  tile = plan.grid.tile(op.reduced[0], plan.extents)
+  if isinstance(tile.extent, str) or tile.extent % 8 != 0:
+    return tile.axis, 0, []
+  loads = [a for a in op.args if ops[a].op == "load"]
+  views = {a: TensorView.of(graph.tensor(ops[a].tensor), plan.extents) for a in loads}
+  return tile.axis, tile.extent, [a for a in loads if views[a].together(tile.axis, 8)]
+
+
+class StreamBehind:
+  """``steps``: what is done; ``places``: of its tiles, in floats of shared memory, of ``floats`` in all.
+
+  ``spaces``: walks over outputs, with the saves of each. ``staged``: values in shared memory for other
+  threads; ``everywhere``: accumulators whose total over the cluster every block keeps.
+  """
 
   def __init__(self, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator]) -> None:
     self.graph, self.plan, self.accumulators, self.ops = graph, plan, accumulators, plan.kernel.ops
@@ -24,6 +92,64 @@ class Placement:
     small = all(s.per_thread <= MOST_UNROLLED for s, _ in self.spaces)
     #: Step 2 adds up the parts of the warps.
     self.reduced = plan.grid.cluster > 1 or bool(self.staged) or not small
+    self.places: dict[str, int] = {}
+    self.floats = 0
+    self.steps = tuple(self._steps())
+
+  def early(self, made: Set[str]) -> Mapping[int, tuple[tuple[int, ...], Mapping[int, tuple[str, int]]]]:
+    """By walk: loads of elements, and of vectors with what they walk, that begin before the loop.
+
+    Nothing of the tensors ``made``: the kernels before may still write them.
+    """
+    found = {}
+    for number, (space, saves) in enumerate(self.spaces):
+      if space.per_thread <= MOST_UNROLLED:
+        roots = [s.arg for s in saves]
+        loads = inline(self.ops, "load", roots, self.staged)
+        elements = tuple(i for i in loads if self.ops[i].tensor not in made)
+        found[number] = elements, self._vectors(roots, space.per_thread, made)
+    return found
+
+  def _vectors(self, roots: Sequence[int], per_thread: int, made: Set[str]) -> dict[int, tuple[str, int]]:
+    """Loads that contractions behind the loop take, with what they walk, if registers hold them."""
+    found: dict[int, tuple[str, int]] = {}
+    room = _MOST_VECTOR_REGISTERS
+    for index in inline(self.ops, "matmul", roots, self.staged):
+      axis, extent, loads = walked_vectors(self.graph, self.plan, index)
+      for load in loads:
+        size = per_thread * extent * self.ops[load].dtype.size_bytes // 4
+        if load not in found and size <= room and self.ops[load].tensor not in made:
+          found[load] = axis, extent
+          room -= size
+    return found
+
+  def _reserve(self, name: str, floats: int) -> str:
+    """A tile of its own."""
+    self.places[name] = self.floats
+    self.floats += -(-floats // _PIECE) * _PIECE
+    return name
+
+  def _steps(self) -> list[ThreadStep]:
+    cluster, warps = self.plan.grid.cluster, self.plan.params.warps
+    depth = self.plan.depth_side
+    parts = {a: self._reserve(f"part{a.index}", warps * a.floats) for a in self.accumulators}
+    found: list[ThreadStep] = [Publish(a.index, tile) for a, tile in parts.items()]
+    found.append(ThreadBarrier(-1))
+    if self.reduced and warps > 1:
+      found += [Gather(a.index, tile, depth) for a, tile in parts.items()]
+    if self.reduced and (warps > 1 or cluster > 1):
+      found.append(ThreadBarrier(-1, cluster=cluster > 1))
+    if self.everywhere:
+      for a in self.everywhere:
+        self._reserve(f"all{a.index}", a.floats)
+        found.append(GatherRanks(a.index, parts[a]))
+      found.append(ThreadBarrier(-1))
+    for index in self.staged:
+      tile = self._reserve(f"tile{index}", self.span(index).elements)
+      own = Total(index, tile) if self.ops[index].op in REDUCTIONS else Stage(index, tile)
+      found += [own, ThreadBarrier(index)]
+    found += [Store(number) for number in range(len(self.spaces))]
+    return [*found, ThreadBarrier(-1, cluster=True)] if cluster > 1 else found
 
   def tile(self, axis: str) -> AxisTile:
     return self.plan.grid.tile(axis, self.plan.extents)

@@ -19,7 +19,9 @@ from enum import StrEnum
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
 from mirage_onnx.ir.block_ops import Kind, merge_of, of_kinds
+from mirage_onnx.lower.forms import Form, Geometry, Side
 from mirage_onnx.lower.grid import AxisTile, Grid
+from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.target import Target
 
 #: Rows of an mma tile (its n) and columns (its m).
@@ -171,6 +173,27 @@ class StreamPlan:
         return ()
       case _:
         raise RejectionError("LAYOUT", f"the loop holds no value of layout {op.layout} ({op.op})")
+
+  def form(self, op: BlockOp) -> Form:
+    """How a LOOP value lies: rows or columns over the lane groups, eights of the depth inside them."""
+    row = self._side(self.row)
+    match op.layout:
+      case Layout.B_FRAG | Layout.ROW:
+        own = row if self.row and self.row.axis in op.axes else ()
+      case Layout.A_FRAG | Layout.COLUMN:
+        own = self._side(self.columns[self.column_of(op)])
+      case _:
+        own = ()
+    return Form(Geometry(8, 4, 8), own, self.depth_side if self.depth in op.axes else (), ())
+
+  @property
+  def depth_side(self) -> Side:
+    """What a warp has of the depth in one step."""
+    return (Piece(self.depth, "s", self.step, self.even, self.lane),)
+
+  @staticmethod
+  def _side(at: AxisTile | None) -> Side:
+    return () if at is None else (Piece(at.axis, "b", at.tile, not at.short, at.tile),)
 
   @classmethod
   def of(cls, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target) -> StreamPlan:
