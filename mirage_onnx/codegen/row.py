@@ -17,7 +17,6 @@ from math import prod
 from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.grid_text import declare_firsts, declare_rows, first_of, last_of, replicas
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.in_place import update_of
 from mirage_onnx.codegen.loads import TensorText, parameters
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.errors import RejectionError
@@ -26,6 +25,7 @@ from mirage_onnx.ir.block_ops import REDUCTIONS, merge_of
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.grid import AxisTile, Grid, check_maps
+from mirage_onnx.lower.in_place import update_of
 from mirage_onnx.lower.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.lower.tensor_view import runtime_axes
 from mirage_onnx.target import Target

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.in_place import update_of
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.ir import KernelParams, parse_ugraph
+from mirage_onnx.lower.in_place import update_of
 from mirage_onnx.target import H200
 
 TEXT = """ugraph 1
