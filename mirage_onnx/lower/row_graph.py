@@ -1,0 +1,193 @@
+"""The thread graph of a row kernel: one axis spread over the threads of a block, no tensor cores.
+
+The row is read once and stays in registers as fp32. Thread t of T holds vectors of ``width``
+consecutive elements: vector i starts at element (i*T + t) * width, so a warp reads consecutive
+addresses. Reductions over the row end as one value in every thread.
+
+Short rows share a block: a grid axis with a tile of R has T = threads / R lanes for each of R rows,
+at most a warp. Lanes of a row behind the last take part in reductions, as that row once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.block_ops import REDUCTIONS
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.functions import is_elementwise
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.lower.constant import constant
+from mirage_onnx.lower.forms import MMA, Form, vector
+from mirage_onnx.lower.grid import AxisTile, Grid, check_maps
+from mirage_onnx.lower.in_place import InPlace, update_of
+from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.read_ahead import reads_ahead
+from mirage_onnx.lower.steps import Fetch, Fold, Held, Store, ThreadRun, ThreadStep, ThreadSteps
+from mirage_onnx.lower.thread_graph import needed_values
+from mirage_onnx.target import Target
+
+_MOST_PER_THREAD = 64
+_WIDTHS = (8, 4, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+  """How the vector axis lies in the threads: ``count`` vectors of ``width`` elements each.
+
+  ``threads`` have a row; ``packed`` is the grid axis of which a block has many, if one is.
+  """
+
+  axis: str
+  extent: int
+  threads: int
+  width: int
+  count: int
+  packed: AxisTile | None
+
+  @classmethod
+  def of(cls, kernel: Kernel, params: KernelParams, grid: Grid, extents: Mapping[str, int]) -> RowPlan:
+    """The layout of the kernel's row.
+
+    Raises:
+        RejectionError: LAYOUT, not exactly one axis inside the block, rows that do not share
+            it out, or too long a row.
+    """
+    inside = {a for op in kernel.ops for a in op.axes if a not in kernel.grid}
+    if len(inside) != 1:
+      raise RejectionError("LAYOUT", f"a row kernel has one axis inside the block, not {sorted(inside)}")
+    axis = inside.pop()
+    extent, threads = extents[axis], 32 * params.warps
+    tiled = [(a, t) for a, t in zip(grid.axes, params.tile, strict=True) if t > 1]
+    if tiled:
+      rows = prod(t for _, t in tiled)
+      threads, rest = divmod(threads, rows)
+      # The grid has made a tile smaller that is longer than its axis.
+      lost = any(a.tile != t for a, t in tiled)
+      if len(tiled) > 1 or lost or rest or threads not in (1, 2, 4, 8, 16, 32):
+        reason = f"tiles of {params.tile} do not share out {32 * params.warps} threads"
+        raise RejectionError("LAYOUT", reason)
+    width = next(w for w in _WIDTHS if extent % w == 0 and (w == 1 or 2 * extent >= w * threads))
+    count = -(-extent // (threads * width))
+    if count * width > _MOST_PER_THREAD:
+      raise RejectionError(
+        "LAYOUT",
+        f"{count * width} elements of {axis} per thread, at most {_MOST_PER_THREAD}",
+      )
+    return cls(axis, extent, threads, width, count, tiled[0][0] if tiled else None)
+
+  @property
+  def short(self) -> bool:
+    """Whether some vectors lie beyond the row."""
+    return self.count * self.threads * self.width != self.extent
+
+  def form(self, over_row: bool) -> Form:
+    """How a value lies: over the threads of a row, or the same in all of them."""
+    row = (Piece(self.axis, "", self.extent, True, self.width),)
+    return Form(vector(self.width), (), row, ()) if over_row else Form(MMA, (), (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class RowGraph:
+  """What the threads of a row kernel do.
+
+  ``update``: outputs in the memory of inputs; then ``early`` is what says whether anything changes.
+  ``ahead``: its loads come before the kernel waits for those in front of it.
+  """
+
+  graph: UGraph
+  kernel: Kernel
+  params: KernelParams
+  extents: Mapping[str, int]
+  grid: Grid
+  plan: RowPlan
+  update: InPlace | None
+  ahead: bool
+  early: tuple[ThreadStep, ...]
+  rest: tuple[ThreadStep, ...]
+
+  @classmethod
+  def of(
+    cls, graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+  ) -> RowGraph:
+    """How a kernel with these numbers is done.
+
+    Raises:
+        RejectionError: LAYOUT or EMIT_UNSUPPORTED.
+    """
+    if params.cluster > 1:
+      raise RejectionError("LAYOUT", "a row kernel does not use clusters")
+    check_maps(graph, kernel)
+    grid = Grid.of(kernel, params, extents, target)
+    plan = RowPlan.of(kernel, params, grid, extents)
+    update, needed = update_of(graph, kernel), needed_values(kernel)
+    early = update.early if update else frozenset[int]()
+    steps = _Steps(kernel, plan, extents)
+    ahead = reads_ahead(graph, kernel, extents)
+    return cls(
+      graph, kernel, params, extents, grid, plan, update, ahead,
+      tuple(steps.of(early)), (*steps.of(needed - early), *map(Store, range(len(kernel.saves)))),
+    )  # fmt: skip
+
+  @property
+  def launch(self) -> tuple[int, int, int]:
+    """Blocks by dimension; of x, those of ``grid.tiles`` are left out."""
+    return self.grid.launch
+
+  @property
+  def steps(self) -> ThreadSteps:
+    return ThreadSteps(self.early, (), self.rest)
+
+  @property
+  def smem_bytes(self) -> int:
+    """A float per warp and reduction, where a row is spread over several warps."""
+    meetings = 0 if self.plan.packed else sum(isinstance(s, Fold) for s in (*self.early, *self.rest))
+    return 4 * self.params.warps * meetings if self.params.warps > 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+  kernel: Kernel
+  plan: RowPlan
+  extents: Mapping[str, int]
+
+  def of(self, some: Iterable[int]) -> list[ThreadStep]:
+    """Loads, then all that is made of them; a run of elementwise ops on vectors is one step."""
+    ops, found = self.kernel.ops, list[ThreadStep]()
+    run: list[int] = []
+
+    def end() -> None:
+      if run:
+        found.append(ThreadRun(run[-1], tuple(run), self.plan.form(over_row=True)))
+        run.clear()
+
+    values = sorted(some)
+    found += [Fetch(i, Held(i, self._form(i))) for i in values if ops[i].op == "load"]
+    for index in (i for i in values if ops[i].op != "load"):
+      op = ops[index]
+      simple = is_elementwise(op.op) or constant(op, self.extents) is not None
+      if simple and self.plan.axis in op.axes:
+        run.append(index)
+        continue
+      end()
+      if simple:
+        found.append(ThreadRun(index, (index,), self.plan.form(over_row=False)))
+      elif op.op in REDUCTIONS:
+        self._check_reduction(index)
+        found.append(Fold(index, self.plan.form(over_row=True)))
+      else:
+        raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} in a row kernel")
+    end()
+    return found
+
+  def _form(self, index: int) -> Form:
+    return self.plan.form(self.plan.axis in self.kernel.ops[index].axes)
+
+  def _check_reduction(self, index: int) -> None:
+    op = self.kernel.ops[index]
+    if op.reduced != (self.plan.axis,) or self.plan.axis not in self.kernel.ops[op.args[0]].axes:
+      raise RejectionError("EMIT_UNSUPPORTED", f"a row kernel reduces {self.plan.axis}, not {op.reduced}")
+    if op.dtype is not DType.F32:
+      raise RejectionError("EMIT_UNSUPPORTED", f"a reduction has type f32, not {op.dtype}")
