@@ -28,8 +28,8 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate, part_axis
+from mirage_onnx.lower.layouts import Family, assign_layouts
 from mirage_onnx.superopt.solved import solver
-from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
 from mirage_onnx.tune.oracle import draw

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from mirage_onnx.codegen.compile import DEVICE_HEADERS
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, UGraph, parse_ugraph, ugraph_extents
-from mirage_onnx.superopt.cost import features, kernel_cost
-from mirage_onnx.superopt.thread import Family, assign_layouts
+from mirage_onnx.lower.layouts import Family, assign_layouts
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
 from mirage_onnx.target import get_target
 

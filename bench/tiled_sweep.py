@@ -34,8 +34,8 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen import compile_cubin, emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
+from mirage_onnx.lower.layouts import Family, assign_layouts
 from mirage_onnx.superopt.solved import solved, solver
-from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.target import H200
 from mirage_onnx.tune.measure import gpu_of
 

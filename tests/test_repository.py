@@ -28,7 +28,7 @@ FUSED = re.compile(
   r"|(?<![a-z])(?:silu|mlp|lora|qkv)(?![a-z])",
   re.I,
 )
-PATTERN_FREE = ("superopt", "lower", "codegen", "tune")
+PATTERN_FREE = ("superopt", "cost", "lower", "codegen", "tune")
 
 
 def repository_files():

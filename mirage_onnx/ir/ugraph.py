@@ -63,7 +63,7 @@ class Layout(StrEnum):
     UNIFORM   one value for the whole block
   Row kernels (no mma): the tile's last axis is spread over the threads:
     VECTOR    lane-strided vectors of consecutive elements, in registers
-  Tiled kernels (any other block graph; ``superopt/lanes.py``). With an ``mma``, (A, B) being its
+  Tiled kernels (any other block graph; ``lower/lanes.py``). With an ``mma``, (A, B) being its
   arguments; an axis lies over the lane groups g or inside the quads t, further axes are repeated:
     A_FRAG    rows (free axes of A) over g, depth inside t: operand A or what it is made of
     B_FRAG    columns (free axes of B) over g, depth inside t: operand B or what it is made of

@@ -2,7 +2,7 @@
 
 Values are computed in fp32; operands of a tensor-core contraction are rounded to the 16-bit type
 of its weight, loads and saves have the tensor's type. Tiled kernels contract what comes of fp32
-tensors alone in fp32, without tensor cores. Layouts come from ``thread.py``.
+tensors alone in fp32, without tensor cores. Layouts come from ``lower/layouts.py``.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KTensor, Layout, Phase, Save
 from mirage_onnx.ir.functions import ELEMENTWISE, EXPONENTS
 from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
+from mirage_onnx.lower.layouts import Laid, lay_out
 from mirage_onnx.superopt.choices import Choice, Place
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import COPY, PARTS, EGraph, part_of
 from mirage_onnx.superopt.roles import KernelRoles
 from mirage_onnx.superopt.space import Space
-from mirage_onnx.superopt.thread import Laid, lay_out
 
 _POWERS = {e: op for op, e in EXPONENTS.items()}
 

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf, prod
 
+from mirage_onnx.cost.model import PARTS_ASSUMED
+from mirage_onnx.cost.tiled import MAX_REGISTERS
+from mirage_onnx.cost.tiled_block import BASE_REGISTERS
 from mirage_onnx.ir.term import MAXR, MUL
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.axioms import groupings
-from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.egraph import HEAVY, PARTS, RUN, SCALED, EGraph, ENode, part_of
 from mirage_onnx.superopt.roles import KernelRoles, unplaceable
 from mirage_onnx.superopt.space import Space
-from mirage_onnx.superopt.tiled_block import BASE_REGISTERS
-from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
 from mirage_onnx.superopt.tiled_numbers import CLUSTERS, WARPS
 
 #: As far as elementwise work goes: no tile is larger along an axis, a loop has so many iterations.

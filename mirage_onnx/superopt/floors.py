@@ -1,7 +1,7 @@
 """Floors: what no kernel and no rest of a plan can cost less than, by the cost model.
 
 Tensors are moved at the full rate of the memory and contractions run at the full rate of the tensor
-cores; a kernel has its launch. Both cost models (``cost.py``, ``tiled_cost.py``) add to this. A
+cores; a kernel has its launch. Both cost models (``cost/model.py``, ``cost/tiled.py``) add to this. A
 kernel that can only be tiled also computes every element of its values once, in the lanes of all
 multiprocessors (``lane_us``).
 """
@@ -9,16 +9,16 @@ multiprocessors (``lane_us``).
 from collections.abc import Iterable
 from math import ceil, prod
 
+from mirage_onnx.cost.model import LATENCY_US, MMA_SHARE
+from mirage_onnx.cost.tiled import SPECIALS
+from mirage_onnx.cost.tiled_block import REDUCE_OPERATIONS, SPECIAL
 from mirage_onnx.ir.term import POW
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.choices import Place
-from mirage_onnx.superopt.cost import LATENCY_US, MMA_SHARE
 from mirage_onnx.superopt.derive import Derivation
 from mirage_onnx.superopt.egraph import COPY, is_part, reachable
 from mirage_onnx.superopt.roles import KernelRoles
 from mirage_onnx.superopt.saturated import Saturated
-from mirage_onnx.superopt.tiled_block import REDUCE_OPERATIONS, SPECIAL
-from mirage_onnx.superopt.tiled_cost import SPECIALS
 from mirage_onnx.target import Target
 
 #: The smallest tile of an axis whose reduction is split.
@@ -71,7 +71,7 @@ class Floors:
     computed = (p for p in halves if derivation[p].kind == "pure")
     cycles += sum(map(self._elements, computed)) / lanes
     busy = target.multiprocessors * self._busy(roles)
-    # Blocks are not in whole rounds: ``tiled_cost.fill_of`` forgives a twentieth of one.
+    # Blocks are not in whole rounds: ``cost.tiled.fill_of`` forgives a twentieth of one.
     work_us = cycles / (target.cycles_per_us * busy * 1.05)
     return target.launch_us + work_us + min(target.ramp_us, 0.25 * work_us)
 
@@ -80,7 +80,7 @@ class Floors:
     return prod(extents[a] for a in self._region.graph.axes(place[0]) if not is_part(a))
 
   def _is_tiled(self, roles: KernelRoles, derivation: Derivation) -> bool:
-    """Whether no streaming and no row kernel has these values (``thread.py``)."""
+    """Whether no streaming and no row kernel has these values (``lower/layouts.py``)."""
     axes_of = self._region.graph.axes
     if roles.loop is None:
       return any(c.axis for c in derivation.values() if c.kind in ("contract", "rescale"))

@@ -2,7 +2,7 @@
 
 The space is small (tiles, cluster size, warps, stages), so it is enumerated; capacity limits
 (registers, shared memory, cluster size, alignment of the cluster's split) drop points, by reason.
-All points of a streaming kernel are ranked in one pass (``point_times.py``).
+All points of a streaming kernel are ranked in one pass (``cost/points.py``).
 """
 
 from collections import Counter
@@ -11,15 +11,15 @@ from itertools import islice, product
 
 import numpy as np
 
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout
-from mirage_onnx.superopt.cost import (
+from mirage_onnx.cost.model import (
   Cost,
   Features,
   elements_per_thread,
   features,
   kernel_cost,
 )
-from mirage_onnx.superopt.point_times import ROUNDING, Array, point_times
+from mirage_onnx.cost.points import ROUNDING, Array, point_times
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout
 from mirage_onnx.target import Target
 
 #: Registers per thread beyond which a compiled kernel risks spills.

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from mirage_onnx.cost.model import PARTS_ASSUMED
+from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import (
   Candidate,
@@ -21,11 +23,9 @@ from mirage_onnx.ir import (
   print_kernel,
   print_ugraph,
 )
-from mirage_onnx.superopt.cost import PARTS_ASSUMED
+from mirage_onnx.lower.layouts import Family, assign_layouts
 from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.solved import Solved, solved, together
-from mirage_onnx.superopt.thread import Family, assign_layouts
-from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from math import prod
 
+from mirage_onnx.cost.model import PARTS_ASSUMED
 from mirage_onnx.ir import DType, KTensor, Region, RegionTensor, in_order
 from mirage_onnx.ir.term import INPUT, SUM, walk
 from mirage_onnx.superopt.axioms import Axiom, Saturation, saturate
-from mirage_onnx.superopt.cost import PARTS_ASSUMED
 from mirage_onnx.superopt.egraph import COPY, EGraph, ENode, depths, is_part
 from mirage_onnx.superopt.readable import contraction_operands, readable_classes
 from mirage_onnx.superopt.space import Space

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
+from mirage_onnx.cost.model import Cost, features, kernel_cost
+from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, KTensor, ugraph_extents
-from mirage_onnx.superopt.cost import Cost, features, kernel_cost
+from mirage_onnx.lower.layouts import Family, assign_layouts
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.thread import Family, assign_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
-from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
 #: The cost of the best numbers of a kernel in microseconds, and its numbers, best first.
@@ -33,7 +33,7 @@ def kernel_times(
   """The kernels' families and microseconds at ``extents``.
 
   Of a tiled one ``tiled_us`` says it, by kernel, tensors, extents, numbers and target; of others
-  the model of ``cost.py``, which is fitted to measurements. Of a ``runtime`` axis a block computes
+  the model of ``cost/model.py``, which is fitted to measurements. Of a ``runtime`` axis a block computes
   whole tiles, however few elements there are.
   """
   graph, found = candidate.ugraph, list[tuple[Family, float | None]]()

@@ -1,4 +1,4 @@
-"""Numbers of tiled kernels: for concrete extents, the best few parameter points by ``tiled_cost``.
+"""Numbers of tiled kernels: for concrete extents, the best few parameter points by ``cost/tiled.py``.
 
 The candidates are enumerated by what an axis is to the kernel, with powers of two and the whole
 axis, and evaluated together. Where there would be too many, every second tile size of the axis with
@@ -14,15 +14,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from mirage_onnx.cost.model import PARTS_ASSUMED, Cost
+from mirage_onnx.cost.tiled import MAX_REGISTERS, Costs, fitting, resources, tiled_costs
+from mirage_onnx.cost.tiled_block import cluster_piece, loop_piece
+from mirage_onnx.cost.tiled_fit import Least, fits_nowhere
+from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes
+from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
-from mirage_onnx.superopt.cost import PARTS_ASSUMED, Cost
-from mirage_onnx.superopt.tiled_block import cluster_piece, loop_piece
-from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS, Costs, fitting, resources, tiled_costs
-from mirage_onnx.superopt.tiled_fit import Least, fits_nowhere
-from mirage_onnx.superopt.tiled_layouts import spread_axis
-from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, TileSizes
-from mirage_onnx.superopt.tiled_work import TiledWork
+from mirage_onnx.lower.tiled_layouts import spread_axis
 from mirage_onnx.target import Target
 
 #: Points before warps and stages are chosen: so many are evaluated in some milliseconds.
@@ -106,22 +106,11 @@ def tiled_cost(
 ) -> Cost | None:
   """The cost of one parameter point, warps split the better way; None: it does not fit."""
   work = TiledWork.of(kernel, tensors)
-  points = one_point(params)
+  points = Points.one(params)
   costs = tiled_costs(work, extents, points, target)
   time_us = fitting(costs.time_us, costs.refused)
   at = np.unravel_index([int(np.argmin(time_us))], time_us.shape)
   return next(_costs(costs, at)) if np.isfinite(time_us[at]) else None
-
-
-def one_point(params: KernelParams) -> Points:
-  """These numbers alone, with both splits of the warps."""
-  return _grid(
-    tuple(_column([t]) for t in params.tile),
-    _column([params.cluster]),
-    _column([params.loop_tile]),
-    (params.warps,),
-    (params.stages,),
-  )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +162,7 @@ def _points(work: TiledWork, extents: Mapping[str, int], choices: _Choices) -> P
   tiles, clusters = choices.tiles, choices.clusters
   axes = np.meshgrid(*tiles, clusters, loop_tiles, indexing="ij")
   *tile, cluster, loop_tile = (a.reshape(-1, 1, 1).astype(float) for a in axes)
-  points = _grid(tuple(tile), cluster, loop_tile, WARPS, stages)
+  points = Points.grid(tuple(tile), cluster, loop_tile, WARPS, stages)
   possible = np.ones(cluster.shape, dtype=bool)
   sizes = TileSizes(work, extents, points)
   if kernel.loop is not None:
@@ -184,7 +173,7 @@ def _points(work: TiledWork, extents: Mapping[str, int], choices: _Choices) -> P
     whole = cluster_piece(work, sizes)
     possible &= np.ceil(whole / cluster) * (cluster - 1) < whole
   kept = np.broadcast_to(possible, cluster.shape).ravel()
-  return _grid(tuple(t[kept] for t in tile), cluster[kept], loop_tile[kept], WARPS, stages)
+  return Points.grid(tuple(t[kept] for t in tile), cluster[kept], loop_tile[kept], WARPS, stages)
 
 
 def _fitting(
@@ -251,29 +240,6 @@ def _tiles(work: TiledWork, axis: str, extent: int) -> list[int]:
   if extent <= last and extent not in found:
     found.append(extent)
   return found
-
-
-def _column(values: list[int]) -> Array:
-  return np.array(values, dtype=float).reshape(-1, 1, 1)
-
-
-def _grid(
-  tile: tuple[Array, ...],
-  cluster: Array,
-  loop_tile: Array,
-  warps: tuple[int, ...],
-  stages: tuple[int, ...],
-) -> Points:
-  """Points with both splits of the warps that the rows leave over."""
-  splits = [(w, deep) for w in warps for deep in (False, True) if w > 1 or not deep]
-  return Points(
-    tile,
-    cluster,
-    loop_tile,
-    np.array([w for w, _ in splits], dtype=float).reshape(1, -1, 1),
-    np.array([deep for _, deep in splits]).reshape(1, -1, 1),
-    np.array(stages, dtype=float).reshape(1, 1, -1),
-  )
 
 
 def _at(values: Array, where: tuple[Array, ...]) -> list[Any]:

@@ -3,7 +3,7 @@
 assign roles  which dimension the loop walks and which the grid splits (roles.py)
 derive        every derivation of the values under these roles (derive.py)
 outline       the derivations by what they read of earlier kernels, with a floor of their cost
-build         block graph and thread layouts, or a typed refusal (build.py, thread.py)
+build         block graph and thread layouts, or a typed refusal (build.py, lower/layouts.py)
 solve         numbers by the cost model (solved.py)
 
 Derivations are cheap and layouts and numbers are not, so a unit is only built when a plan that is
@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from functools import cache, partial
 from math import inf
 
+from mirage_onnx.cost.model import stored_bytes
+from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import Kernel, KernelParams, Region, print_kernel
 from mirage_onnx.ir.term import MAXR
+from mirage_onnx.lower.layouts import Family
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.build import build_kernel
 from mirage_onnx.superopt.choices import Counts, Place, RoleSetting, StateLimitError
-from mirage_onnx.superopt.cost import stored_bytes
 from mirage_onnx.superopt.derive import Derivation, derivations
 from mirage_onnx.superopt.egraph import PMAX
 from mirage_onnx.superopt.floors import Floors
@@ -42,9 +44,7 @@ from mirage_onnx.superopt.saturated import Saturated
 from mirage_onnx.superopt.solved import solved
 from mirage_onnx.superopt.space import Space
 from mirage_onnx.superopt.spellings import Spellings
-from mirage_onnx.superopt.thread import Family
 from mirage_onnx.superopt.tiled_numbers import REGISTER_BYTES
-from mirage_onnx.superopt.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
 MAXIMA = frozenset({"rmax", "run_max"})

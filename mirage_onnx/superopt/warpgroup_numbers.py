@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
+from mirage_onnx.cost.model import CLUSTER_US, element_bytes
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase
-from mirage_onnx.superopt.cost import CLUSTER_US, element_bytes
 from mirage_onnx.target import Target
 
 #: Rows of a tile below which no other instruction wastes as little.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
+from mirage_onnx.cost.model import CLUSTER_US, element_bytes
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase
-from mirage_onnx.superopt.cost import CLUSTER_US, element_bytes
 from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, DSMEM_BYTES_PER_US, END_US, L2_TBPS
 from mirage_onnx.target import Target
 

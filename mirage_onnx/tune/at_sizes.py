@@ -10,12 +10,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
+from mirage_onnx.cost.tiled_expected import expected_tiled_us
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Program, Region
 from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Verified
 from mirage_onnx.superopt.solved import kernel_times
-from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import Target
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
 

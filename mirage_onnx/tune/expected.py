@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from math import erf, exp, fsum, log, sqrt
 from statistics import median
 
+from mirage_onnx.cost.tiled_expected import expected_tiled_us
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.superopt.solved import kernel_times
-from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import Target
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Lost

@@ -1,18 +1,18 @@
 """Choosing without a GPU: predicted time against the table of ONNX Runtime's kernels.
 
 The cost model of streaming and row kernels is calibrated. That of tiled kernels counts what they
-have to do, and what is generated today takes longer (``superopt/tiled_expected.py``). Order among
+have to do, and what is generated today takes longer (``cost/tiled_expected.py``). Order among
 tiled programs is the search's; a comparison with anything else is made with the expected time.
 """
 
 from dataclasses import replace
 
+from mirage_onnx.cost.tiled_expected import expected_tiled_us
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Region
+from mirage_onnx.lower.layouts import Family
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.superopt.solved import kernel_times
-from mirage_onnx.superopt.thread import Family
-from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import Target
 
 

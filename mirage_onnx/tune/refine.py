@@ -12,11 +12,11 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from math import log2
 
+from mirage_onnx.cost.tiled_expected import expected_tiled_us
 from mirage_onnx.ir import Candidate, KernelParams, Region, ugraph_extents
+from mirage_onnx.lower.layouts import Family
 from mirage_onnx.superopt.result import SearchResult
 from mirage_onnx.superopt.solved import kernel_times, solver
-from mirage_onnx.superopt.thread import Family
-from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
 from mirage_onnx.superopt.warpgroup_chains import chained_points
 from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points

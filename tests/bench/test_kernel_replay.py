@@ -9,7 +9,7 @@ import replay_record
 from replay_record import FOLDER, headers, made, read_group, read_record, write_group
 
 from mirage_onnx.codegen import elementwise
-from mirage_onnx.superopt import cost
+from mirage_onnx.cost import model
 from mirage_onnx.target import H200, TARGETS
 
 ENTRIES = read_record()
@@ -155,4 +155,4 @@ def test_cost_is_of_the_numbers():
     if e.group == "programs":
       by_graph.setdefault(e.graph, set()).add(e.made[0].split("; ")[1])
   assert sum(len(lines) > 1 for lines in by_graph.values()) > 10
-  assert cost.kernel_cost is replay_record.kernel_cost
+  assert model.kernel_cost is replay_record.kernel_cost

@@ -3,9 +3,9 @@
 import pytest
 
 from mirage_onnx.codegen.compile import DEVICE_HEADERS
+from mirage_onnx.cost.model import MMA_SHARE
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import INSTRUCTIONS, MMA, instruction_of
-from mirage_onnx.superopt.cost import MMA_SHARE
 from mirage_onnx.target import H100, TARGETS
 
 

@@ -8,14 +8,14 @@ from packed_models import gated, norm, product, residual
 from small_models import region_of, search_region
 
 from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.emulator import run_kernel
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate, DType, KernelParams, KTensor, Window, parse_ugraph, print_ugraph
 from mirage_onnx.ir.memory_order import stored_orders
-from mirage_onnx.superopt.cost import features, kernel_cost
+from mirage_onnx.lower.layouts import lay_out
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.thread import lay_out
 from mirage_onnx.target import H200
 from mirage_onnx.tune.oracle import draw
 from mirage_onnx.verify.prover import prover

@@ -6,6 +6,7 @@ import pytest
 from region_data import sources_of
 from small_models import largest, region_of, search_region
 
+from mirage_onnx.cost.tiled_expected import expected_tiled_us
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import is_part_axis
 from mirage_onnx.match.candidates import find_candidates
@@ -16,7 +17,6 @@ from mirage_onnx.superopt.roles import enumerate_roles
 from mirage_onnx.superopt.search_structure import SearchScope
 from mirage_onnx.superopt.solved import AT_RUN_TIME, kernel_times
 from mirage_onnx.superopt.space import ALL, EMITTED, space_of
-from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.target import H200
 
 

@@ -9,6 +9,7 @@ from region_data import exactly, relative_error
 from search_programs import PROGRAMS as SEARCHED
 from small_models import Net, region_of, search_region
 
+from mirage_onnx.cost.tiled import MAX_REGISTERS
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import term
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
@@ -17,7 +18,6 @@ from mirage_onnx.superopt.choices import RoleSetting
 from mirage_onnx.superopt.result import default_bound
 from mirage_onnx.superopt.search import SearchBound, Stop, search
 from mirage_onnx.superopt.space import ALL, EMITTED
-from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
 from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
 from mirage_onnx.verify.interpret_steps import interpret_steps

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from goldens import GOLDENS, golden
 
+from mirage_onnx.cost import tiled as model
 from mirage_onnx.ir import parse_ugraph, print_ugraph
 from mirage_onnx.ir.ugraph import KernelParams, ugraph_extents
-from mirage_onnx.superopt import tiled_cost as model
+from mirage_onnx.lower.layouts import assign_layouts
+from mirage_onnx.lower.tiled_layouts import tiled_layouts
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.thread import assign_layouts
-from mirage_onnx.superopt.tiled_layouts import tiled_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
 from mirage_onnx.target import H200
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, Layout
-from mirage_onnx.superopt.thread import Family, assign_layouts
-from mirage_onnx.superopt.tiled_layouts import tiled_layouts
+from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.tiled_layouts import tiled_layouts
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
 from mirage_onnx.verify.tiles import Tiling

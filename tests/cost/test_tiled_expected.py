@@ -6,8 +6,8 @@ import pytest
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
+from mirage_onnx.cost.tiled_expected import expected_tiled_us
 from mirage_onnx.ir.ugraph import KernelParams
-from mirage_onnx.superopt.tiled_expected import expected_tiled_us
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
 from mirage_onnx.target import H200
 

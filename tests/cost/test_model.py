@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from golden_texts import PROGRAMS
 
-from mirage_onnx.ir import KernelParams, parse_ugraph
-from mirage_onnx.superopt.cost import (
+from mirage_onnx.cost.model import (
   LATENCY_US,
   SECTOR_BYTES,
   element_bytes,
@@ -15,6 +14,7 @@ from mirage_onnx.superopt.cost import (
   kernel_cost,
   moved_bytes,
 )
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.superopt.numbers import MAX_PER_THREAD, MAX_REGISTERS, solve
 from mirage_onnx.target import H200
 

@@ -1,4 +1,4 @@
-"""The cost model of ``cost.py`` for a streaming kernel at many parameter points in one pass.
+"""The cost model of ``model.py`` for a streaming kernel at many parameter points in one pass.
 
 It ranks points; ``kernel_cost`` of the best is what counts. Both are the same formulas in the same
 order, so they differ by rounding at most: powers of arrays and of numbers are not the same bits.
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_onnx.superopt.cost import (
+from mirage_onnx.cost.model import (
   BARRIER_US,
   BLOCK_US,
   CLUSTER_FILL,

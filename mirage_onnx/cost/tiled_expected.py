@@ -1,6 +1,6 @@
 """What a generated tiled kernel is expected to take, fitted to kernels that were timed.
 
-The cost model (``tiled_cost.py``) counts what a kernel has to do. Generated code does more: it
+The cost model (``tiled.py``) counts what a kernel has to do. Generated code does more: it
 moves every element that it loads, unpacks operands in shared memory element by element, and its
 steps wait. With the weights below, least squares over the logarithms of 1021 times on an H200
 (tiled_sweep.json.xz of commit 9111d8a; the fastest numbers of a kernel count most), a time is off
@@ -12,10 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor
-from mirage_onnx.superopt.cost import LATENCY_US, MMA_SHARE, WAVE_US
-from mirage_onnx.superopt.tiled_block import block_work, times_read
-from mirage_onnx.superopt.tiled_cost import (
+from mirage_onnx.cost.model import LATENCY_US, MMA_SHARE, WAVE_US
+from mirage_onnx.cost.tiled import (
   QUARTERS,
   SMEM_BYTES,
   SPECIALS,
@@ -23,9 +21,10 @@ from mirage_onnx.superopt.tiled_cost import (
   cluster_time_us,
   fitting,
 )
-from mirage_onnx.superopt.tiled_numbers import one_point
-from mirage_onnx.superopt.tiled_sizes import ONE
-from mirage_onnx.superopt.tiled_work import TiledWork
+from mirage_onnx.cost.tiled_block import block_work, times_read
+from mirage_onnx.cost.tiled_sizes import ONE, Points
+from mirage_onnx.cost.tiled_work import TiledWork
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor
 from mirage_onnx.target import Target
 
 #: Times the model's memory time and lane operations.
@@ -49,7 +48,7 @@ def expected_tiled_us(
   target: Target,
 ) -> float:
   """The time of a tiled kernel in a replayed graph, in us; infinite if its numbers do not fit."""
-  work, points = TiledWork.of(kernel, tensors), one_point(params)
+  work, points = TiledWork.of(kernel, tensors), Points.one(params)
   t = Traffic.of(work, extents, points, target)
   sizes, fill, warps, iterations = t.sizes, t.fill, t.warps, t.iterations
   memory_us = MEMORY * t.memory_us

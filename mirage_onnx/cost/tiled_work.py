@@ -2,7 +2,7 @@
 
 A size is a product over *cut axes*: an axis with the levels that cut it (grid, cluster, loop). The
 warps of a block share out the rows of its tile first; those that are left share out either the
-columns or the depth (``tiled_cost``). ``Share`` says which of them divide a value and which have a
+columns or the depth (``tiled.py``). ``Share`` says which of them divide a value and which have a
 copy of it.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, RUNNING, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
-from mirage_onnx.superopt.lanes import Contraction, Lanes
-from mirage_onnx.superopt.tiled_layouts import Chosen, Conversion, conversions, is_wide, lanes_of
+from mirage_onnx.lower.lanes import Contraction, Lanes
+from mirage_onnx.lower.tiled_layouts import Chosen, Conversion, conversions, is_wide, lanes_of
 
 
 class CutLevels:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from mirage_onnx.ir.block_ops import CLUSTER, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
-from mirage_onnx.superopt.lanes import Contraction, Lanes, Use, choose_lanes, is_free_to_read
+from mirage_onnx.lower.lanes import Contraction, Lanes, Use, choose_lanes, is_free_to_read
 
 #: (an axis over the groups, an axis inside the quads, near a contraction's result) -> layout;
 #: "operand" stands for the fragment of the side that the value belongs to.

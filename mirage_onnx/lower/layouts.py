@@ -15,8 +15,8 @@ from typing import NamedTuple
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, OVER_AXES
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
-from mirage_onnx.superopt.lanes import streamed_of_values
-from mirage_onnx.superopt.tiled_layouts import Chosen, lay_out_tiled
+from mirage_onnx.lower.lanes import streamed_of_values
+from mirage_onnx.lower.tiled_layouts import Chosen, lay_out_tiled
 
 
 class Family(StrEnum):

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from mirage_onnx.cost.model import PARTS_ASSUMED
+from mirage_onnx.cost.tiled import MAX_REGISTERS
+from mirage_onnx.cost.tiled_block import BASE_REGISTERS
+from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, CutLevels, TiledWork
 from mirage_onnx.ir.ugraph import Layout
-from mirage_onnx.superopt.cost import PARTS_ASSUMED
-from mirage_onnx.superopt.tiled_block import BASE_REGISTERS
-from mirage_onnx.superopt.tiled_cost import MAX_REGISTERS
-from mirage_onnx.superopt.tiled_work import BlockValue, CutAxes, CutLevels, TiledWork
 from mirage_onnx.target import Target
 
 
@@ -40,7 +40,7 @@ class Least:
 
 
 def fits_nowhere(work: TiledWork, extents: Mapping[str, int], least: Least, target: Target) -> str | None:
-  """Why no numbers fit, as ``tiled_cost.resources`` says it, or None if some may."""
+  """Why no numbers fit, as ``tiled.resources`` says it, or None if some may."""
   known: dict[CutAxes, int] = {}
 
   def elements(axes: CutAxes) -> int:

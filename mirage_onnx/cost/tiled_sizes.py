@@ -10,16 +10,16 @@ its depth, and then each has accumulators of its own that are added up once, beh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_onnx.ir.ugraph import Layout, is_part_axis
-from mirage_onnx.superopt.cost import PARTS_ASSUMED, element_bytes
-from mirage_onnx.superopt.tiled_work import BlockValue, CutAxes, CutLevels, Extent, Share, TiledWork
+from mirage_onnx.cost.model import PARTS_ASSUMED, element_bytes
+from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, CutLevels, Extent, Share, TiledWork
+from mirage_onnx.ir.ugraph import KernelParams, Layout, is_part_axis
 
 Array = NDArray[Any]
 ONE: Array = np.ones((1, 1, 1))
@@ -38,6 +38,38 @@ class Points:
   warps: Array
   by_depth: Array
   stages: Array
+
+  @classmethod
+  def grid(
+    cls,
+    tile: tuple[Array, ...],
+    cluster: Array,
+    loop_tile: Array,
+    warps: Sequence[int],
+    stages: Sequence[int],
+  ) -> Points:
+    """Points with both splits of the warps that the rows leave over."""
+    splits = [(w, deep) for w in warps for deep in (False, True) if w > 1 or not deep]
+    return cls(
+      tile,
+      cluster,
+      loop_tile,
+      np.array([w for w, _ in splits], dtype=float).reshape(1, -1, 1),
+      np.array([deep for _, deep in splits]).reshape(1, -1, 1),
+      np.array(stages, dtype=float).reshape(1, 1, -1),
+    )
+
+  @classmethod
+  def one(cls, params: KernelParams) -> Points:
+    """These numbers alone, with both splits of the warps."""
+    tile = tuple(column([t]) for t in params.tile)
+    loop_tile = column([params.loop_tile])
+    return cls.grid(tile, column([params.cluster]), loop_tile, (params.warps,), (params.stages,))
+
+
+def column(values: Sequence[int]) -> Array:
+  """Along the first dimension."""
+  return np.array(values, dtype=float).reshape(-1, 1, 1)
 
 
 def up(n: Array, to: int) -> Array:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mirage_onnx.cost.model import BARRIER_US
+from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
+from mirage_onnx.cost.tiled_work import BlockValue, CutLevels, ProductWork, TiledWork
 from mirage_onnx.ir.block_ops import ACCUMULATORS, LEAVES, REDUCTIONS, Kind, of_kinds
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
-from mirage_onnx.superopt.cost import BARRIER_US
-from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
-from mirage_onnx.superopt.tiled_work import BlockValue, CutLevels, ProductWork, TiledWork
 
 #: Operations that go through the special function unit.
 SPECIAL = frozenset({op for op, f in ELEMENTWISE.items() if f.price is not Price.LANE} | {"powr"})

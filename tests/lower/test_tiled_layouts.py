@@ -11,9 +11,9 @@ from goldens import GOLDENS, golden
 from random_ugraphs import random_program
 
 from mirage_onnx.ir import Layout, Phase, parse_ugraph
-from mirage_onnx.superopt.lanes import LOOP_WEIGHT, WEIGHTS, Contraction, choose_lanes
-from mirage_onnx.superopt.tiled_layouts import Conversion, tiled_layouts
-from mirage_onnx.superopt.tiled_layouts import conversions as conversions_of
+from mirage_onnx.lower.lanes import LOOP_WEIGHT, WEIGHTS, Contraction, choose_lanes
+from mirage_onnx.lower.tiled_layouts import Conversion, tiled_layouts
+from mirage_onnx.lower.tiled_layouts import conversions as conversions_of
 
 A, B, C = Layout.A_FRAG, Layout.B_FRAG, Layout.C_FRAG
 ROW, COLUMN, DEPTH, SHARED = Layout.ROW, Layout.COLUMN, Layout.DEPTH, Layout.SHARED

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from goldens import GOLDENS
 
+from mirage_onnx.cost.model import features, kernel_cost
+from mirage_onnx.cost.points import ROUNDING, point_times
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, is_part_axis
-from mirage_onnx.superopt.cost import features, kernel_cost
+from mirage_onnx.lower.layouts import assign_layouts
 from mirage_onnx.superopt.numbers import MAX_REGISTERS, solve, tile_choices
-from mirage_onnx.superopt.point_times import ROUNDING, point_times
-from mirage_onnx.superopt.thread import assign_layouts
 from mirage_onnx.target import H200
 
 SMALL_SMEM = replace(H200, smem_bytes=3000, has_clusters=False)

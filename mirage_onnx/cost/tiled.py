@@ -4,7 +4,7 @@
     memory  = max(stream and L2 reads, all L2 reads)
     compute = max(tensor cores, lanes and special functions, shared memory, one block after another)
 
-The structure and the constants of ``cost.py`` where they exist; those were measured on an H200 for
+The structure and the constants of ``model.py`` where they exist; those were measured on an H200 for
 streaming kernels. The rest (rates of a multiprocessor, and what ``tiled_block.py`` estimates) are
 published rates of the chip or estimates: it counts what a kernel has to do, to rank programs. What
 generated kernels take is another question (``tiled_expected.py``).
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_onnx.superopt.cost import (
+from mirage_onnx.cost.model import (
   CLUSTER_US,
   L2_SHARE,
   LATENCY_US,
@@ -24,8 +24,8 @@ from mirage_onnx.superopt.cost import (
   PARTS_ASSUMED,
   WAVE_US,
 )
-from mirage_onnx.superopt.point_times import FILL
-from mirage_onnx.superopt.tiled_block import (
+from mirage_onnx.cost.points import FILL
+from mirage_onnx.cost.tiled_block import (
   BlockWork,
   block_loads,
   block_registers,
@@ -33,8 +33,8 @@ from mirage_onnx.superopt.tiled_block import (
   block_work,
   loop_piece,
 )
-from mirage_onnx.superopt.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
-from mirage_onnx.superopt.tiled_work import TiledWork
+from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
+from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
 #: Per cycle and multiprocessor: special functions, bytes of shared memory, bytes from the shared memory

@@ -277,7 +277,7 @@ def ring_registers(f: Features, stages: Any, columns: Any, rows: Any) -> Any:
   """Registers for what is in flight, of numbers or arrays of them.
 
   Compiled kernels (sm_90a): 8 registers per step and column tile, 10 per row tile; of packed weights 10
-  with their scales, and one step of all else (``codegen/ring.py``).
+  with their scales, and one step of all else (``lower/stream_loop.py``).
   """
   if f.lane_depth == 8:
     return stages * (8 * columns + 10 * rows)
