@@ -11,9 +11,9 @@ it.
 The model ranks candidates; a measured choice replaces it wherever there is a GPU.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, floor, prod
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ BLOCK_START_US, WARP_START_US = 1.21e-3, 0.105e-3
 #: Share of the multiprocessors that clusters of a size can fill.
 CLUSTER_FILL = {1: 1.0, 2: 0.95, 4: 0.9}
 LARGE_CLUSTER_FILL = 0.85
+#: The same by the size of a cluster.
+FILL = tuple(CLUSTER_FILL.get(size, LARGE_CLUSTER_FILL) for size in range(17))
 #: Share of the tensor cores' peak that mma.sync reaches.
 MMA_SHARE = 0.5
 #: Extent of a part axis before its maker has numbers.
@@ -53,6 +55,8 @@ L2_SHARE = 0.25
 #: Of scalar operations three quarters are hidden behind memory traffic.
 ALU_SHOWN = 4
 
+#: Relative difference of times beyond which two points are in order for certain.
+ROUNDING = 1e-9
 #: What the memory moves at least.
 SECTOR_BYTES = 32
 
@@ -178,87 +182,133 @@ def moved_bytes(kernel: Kernel, tensor: KTensor) -> float:
   return SECTOR_BYTES * (2 if any(s.tensor == tensor.name for s in kernel.saves) else 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+  """What the formula needs beside operators: of numbers, or of arrays of them."""
+
+  ceil: Callable[[Any], Any]
+  floor: Callable[[Any], Any]
+  least: Callable[[Any, Any], Any]
+  most: Callable[[Any, Any], Any]
+  where: Callable[[Any, Any, Any], Any]
+  fill: Any
+
+
+NUMBERS = Arithmetic(ceil, floor, min, max, lambda test, a, b: a if test else b, FILL)
+ARRAYS = Arithmetic(np.ceil, np.floor, np.minimum, np.maximum, np.where, np.array(FILL))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+  """The numbers of a ``Cost``, or arrays of them."""
+
+  time_us: Any
+  l2_bytes: Any
+  flops: Any
+  blocks: Any
+  in_flight_bytes: Any
+  registers: Any
+  smem_bytes: Any
+
+
 def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Container[str] = ()) -> Cost:
   """Cost of a kernel with ``params``.
 
   Of a ``runtime`` axis a block computes its whole tile, however few elements there are.
   """
+  e = estimate(f, params.tile, params.cluster, params.warps, params.stages, target, NUMBERS, runtime)
+  return Cost(
+    e.time_us, f.dram_bytes, e.l2_bytes, e.flops, e.blocks, int(e.in_flight_bytes), e.registers, e.smem_bytes
+  )
+
+
+def estimate(
+  f: Features, tile: Sequence[Any], cluster: Any, warps: Any, stages: Any, target: Target,
+  n: Arithmetic = ARRAYS, runtime: Container[str] = (),
+) -> Estimate:  # fmt: skip
+  """The one formula: at numbers, or at arrays of them (``tile`` has one for each grid axis).
+
+  Powers of arrays and of numbers are not the same bits, so times differ by rounding (``ROUNDING``).
+  """
   kernel, extents = f.kernel, f.extents
-  tiles = dict(zip(kernel.grid, params.tile, strict=True))
-  local = {
-    a: tiles[a] if a in tiles and a in runtime else min(tiles.get(a, n), n) for a, n in extents.items()
-  }
+  local: dict[str, Any] = dict(extents)
+  blocks: Any = 1
+  for axis, t in zip(kernel.grid, tile, strict=True):
+    local[axis] = t if axis in runtime else n.least(t, extents[axis])
+    blocks = blocks * n.ceil(extents[axis] / t)
 
-  def tile(axes: tuple[str, ...]) -> int:
-    n = 1
+  def size(axes: tuple[str, ...]) -> Any:
+    elements: Any = 1
     for a in axes:
-      n *= local[a]
-    return n
+      elements = elements * local[a]
+    return elements
 
-  blocks = prod(ceil(extents[a] / t) for a, t in tiles.items())
-  l2 = int(blocks * sum(tile(axes) * size for axes, size in f.loads))
-  flops = blocks * sum(2 * tile(axes) * depth for axes, depth, _ in f.matmuls)
-  alu = blocks * sum(tile(axes) * count for axes, count in f.work)
-  columns = sum(ceil(local[a] / 16) for a in f.a_loads if a)
-  rows = sum(ceil(local[a] / 8) if a else 1 for a in f.b_loads)
-  registers, smem = _resources(f, params, local, columns, rows)
-  fragments = smem // (512 * params.warps) if kernel.loop is not None else 0
-  resident = _resident_blocks(params, registers, smem, target)
-  ctas = blocks * params.cluster
-  sms = target.multiprocessors
-  active = min(ctas / sms, resident)
-  # Clusters leave multiprocessors of a GPC over, so fewer blocks are resident at once.
-  capacity = sms * resident * CLUSTER_FILL.get(params.cluster, LARGE_CLUSTER_FILL)
-  waves = max(1, ceil(ctas / capacity - 0.05))
-  fixed = f.barriers * BARRIER_US + (CLUSTER_US if params.cluster > 1 else 0.0)
-  fixed += COMBINE_US * fragments
-  threads = 32 * params.warps
-  fixed += ELEMENT_US * sum(count * ceil(tile(axes) / threads) for axes, count in f.after)
-  if kernel.loop is not None:
-    fixed += BLOCK_US * max(0.0, min(ctas / sms, 8.0) - FREE_BLOCKS) + WAVE_US * (waves - 1)
-  busy = min(1.0, ctas / sms)
-  in_flight = 0.0
-  steps = 1
-  rate = target.stream_tbps * 1e6 * busy
-  if kernel.loop is not None:
-    steps = ceil(extents[kernel.loop] / (f.step * params.warps * params.cluster))
-    in_flight = active * params.warps * min(params.stages, steps) * columns * 1024
-    limit = in_flight * sms / LOADED_LATENCY_US
-    if limit:  # scales alone, one for a block of the depth, stream nothing
-      rate = (rate**-3 + limit**-3) ** (-1 / 3)
-  dram_us = f.dram_bytes / rate * float(imbalance(f, ctas / sms))
-  l2_rate = target.l2_tbps * 1e6 * busy
-  l2_us = max(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
-  mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
-  alu_us = alu / alu_operations_per_us(target)
-  rounds = ceil(steps / params.stages)
-  serial_us = LATENCY_US * (1 + 0.25 * rounds)
-  work = max(dram_us + l2_us, l2 / l2_rate, mma_us)
-  ramp = min(target.ramp_us, 0.25 * work)
-  start_us = 0.0
-  if kernel.loop is None:  # of others, waves say it
-    start_us = ctas * max(BLOCK_START_US, params.warps * WARP_START_US)
-  time_us = target.launch_us + max(work + ramp, serial_us, start_us) + fixed + alu_us
-  return Cost(time_us, f.dram_bytes, l2, flops, blocks, int(in_flight), registers, smem)
-
-
-def _resources(
-  f: Features, params: KernelParams, local: Mapping[str, int], columns: int, rows: int
-) -> tuple[int, int]:
-  """Registers per thread and shared bytes (estimates)."""
-  kernel = f.kernel
+  l2 = n.floor(blocks * sum(size(axes) * width for axes, width in f.loads))
+  flops = blocks * sum(2 * size(axes) * depth for axes, depth, _ in f.matmuls)
+  alu = blocks * sum(size(axes) * count for axes, count in f.work)
+  columns = sum(n.ceil(local[a] / 16) for a in f.a_loads if a)
+  rows = sum(n.ceil(local[a] / 8) if a else 1 for a in f.b_loads)
+  threads = 32 * warps
+  fragments: Any = 0
   if kernel.loop is None:
-    return 24 + elements_per_thread(f, params) * min(f.vectors, 4), 128
+    per_thread = n.ceil(f.row * prod(tile) / threads)
+    registers, smem = 24 + per_thread * min(f.vectors, 4), 128
+  else:
+    fragments = _fragments(f, local, n)
+    registers = 26 + n.floor(ring_registers(f, stages, columns, rows)) + 4 * fragments
+    smem = warps * 512 * fragments
+  rounded = n.most(n.ceil(registers / 8) * 8, 24)
+  resident = n.least(
+    n.floor(target.registers_per_sm / (threads * rounded)),
+    n.floor(target.smem_per_sm_bytes / (smem + target.reserved_smem_bytes)),
+  )
+  resident = n.most(1, n.least(resident, n.least(target.sm_threads // threads, target.sm_blocks)))
+  ctas, sms = blocks * cluster, target.multiprocessors
+  share = ctas / sms
+  # Clusters leave multiprocessors of a GPC over, so fewer blocks are resident at once.
+  capacity = sms * resident * n.fill[cluster]
+  waves = n.most(1, n.ceil(ctas / capacity - 0.05))
+  fixed = f.barriers * BARRIER_US + n.where(cluster > 1, CLUSTER_US, 0.0)
+  fixed = fixed + COMBINE_US * fragments
+  fixed = fixed + ELEMENT_US * sum(count * n.ceil(size(axes) / threads) for axes, count in f.after)
+  busy = n.least(1.0, share)
+  rate = target.stream_tbps * 1e6 * busy
+  in_flight: Any = 0.0
+  steps: Any = 1
+  start_us: Any = 0.0
+  if kernel.loop is None:  # of others, waves say it
+    start_us = ctas * n.most(BLOCK_START_US, warps * WARP_START_US)
+  else:
+    many = n.most(0.0, n.least(share, 8.0) - FREE_BLOCKS)
+    fixed = fixed + (BLOCK_US * many + WAVE_US * (waves - 1))
+    steps = n.ceil(extents[kernel.loop] / (f.step * warps * cluster))
+    in_flight = n.least(share, resident) * warps * n.least(stages, steps) * columns * 1024
+    # Scales alone, one for a block of the depth, stream nothing.
+    limit = n.where(in_flight > 0, in_flight, 1.0) * sms / LOADED_LATENCY_US
+    rate = n.where(in_flight > 0, (rate**-3 + limit**-3) ** (-1 / 3), rate)
+  dram_us = f.dram_bytes / rate * imbalance(f, share)
+  l2_rate = target.l2_tbps * 1e6 * busy
+  l2_us = n.most(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
+  mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
+  work = n.most(n.most(dram_us + l2_us, l2 / l2_rate), mma_us)
+  serial_us = LATENCY_US * (1 + 0.25 * n.ceil(steps / stages))
+  ramp = n.least(target.ramp_us, 0.25 * work)
+  body = n.most(n.most(work + ramp, serial_us), start_us)
+  time_us = target.launch_us + body + fixed + alu / alu_operations_per_us(target)
+  return Estimate(time_us, l2, flops, blocks, in_flight, registers, smem)
+
+
+def _fragments(f: Features, local: Mapping[str, Any], n: Arithmetic) -> Any:
+  """Accumulator fragments of a warp."""
   row_axes = set(f.b_loads)
-  fragments = 0
+  total: Any = 0
   for axes, _, in_loop in f.matmuls:
     if in_loop:
-      tiles = 1
+      tiles: Any = 1
       for a in axes:
-        tiles *= ceil(local[a] / (8 if a in row_axes else 16))
-      fragments += tiles
-  ring = int(ring_registers(f, params.stages, columns, rows))
-  return 26 + ring + 4 * fragments, params.warps * 512 * fragments
+        tiles = tiles * n.ceil(local[a] / (8 if a in row_axes else 16))
+      total = total + tiles
+  return total
 
 
 def imbalance(f: Features, share: Any) -> Any:
@@ -292,11 +342,3 @@ def elements_per_thread(f: Features, params: KernelParams) -> int:
 def alu_operations_per_us(target: Target) -> float:
   """Scalar operations of the whole chip, as far as they show."""
   return ALU_SHOWN * target.multiprocessors * target.lanes * target.cycles_per_us
-
-
-def _resident_blocks(params: KernelParams, registers: int, smem: int, target: Target) -> int:
-  """Blocks that fit on one multiprocessor at once (at least one)."""
-  threads = 32 * params.warps
-  by_registers = target.registers_per_sm // (threads * max(-(-registers // 8) * 8, 24))
-  by_smem = target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes)
-  return max(1, min(by_registers, by_smem, target.sm_threads // threads, target.sm_blocks))

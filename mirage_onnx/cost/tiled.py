@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_onnx.cost.model import (
+  ARRAYS,
   CLUSTER_US,
   L2_SHARE,
   LATENCY_US,
@@ -24,7 +25,6 @@ from mirage_onnx.cost.model import (
   PARTS_ASSUMED,
   WAVE_US,
 )
-from mirage_onnx.cost.points import FILL
 from mirage_onnx.cost.tiled_block import (
   BlockWork,
   block_loads,
@@ -194,7 +194,7 @@ def fill_of(ctas: Array, registers: Array, smem: Array, points: Points, target: 
   by_threads = np.minimum(target.sm_threads / threads, target.sm_blocks)
   resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
   # Clusters leave multiprocessors of a GPC over.
-  sms = target.multiprocessors * FILL[points.cluster.astype(int)]
+  sms = target.multiprocessors * ARRAYS.fill[points.cluster.astype(int)]
   each = ctas / target.multiprocessors
   return Fill(
     busy=np.minimum(1.0, each),

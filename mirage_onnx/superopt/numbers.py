@@ -2,25 +2,30 @@
 
 The space is small (tiles, cluster size, warps, stages), so it is enumerated; capacity limits
 (registers, shared memory, cluster size, alignment of the cluster's split) drop points, by reason.
-All points of a streaming kernel are ranked in one pass (``cost/points.py``).
+All points of a streaming kernel are ranked in one pass (``cost.model.estimate``).
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, product
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_onnx.cost.model import (
+  ROUNDING,
   Cost,
   Features,
   elements_per_thread,
+  estimate,
   features,
   kernel_cost,
 )
-from mirage_onnx.cost.points import ROUNDING, Array, point_times
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Layout
 from mirage_onnx.target import Target
+
+Array = NDArray[Any]
 
 #: Registers per thread beyond which a compiled kernel risks spills.
 MAX_REGISTERS = 160
@@ -106,7 +111,7 @@ def _streaming_points(
   """All points of a streaming kernel that fit, cheapest first; ``first`` are likely wanted."""
   step = read.step
   tile, cluster, warps, stages = _enumerate(read.kernel, extents, target, step)
-  times = point_times(read, tile, cluster, warps, stages, target)
+  times = estimate(read, tile, cluster, warps, stages, target)
   spills = times.registers > (MAX_REGISTERS if read.lane_depth == 8 else MAX_PACKED_REGISTERS)
   too_large = ~spills & (times.smem_bytes > target.smem_bytes)
   for reason, where in (("registers", spills), ("shared memory", too_large)):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from goldens import GOLDENS
 
-from mirage_onnx.cost.model import features, kernel_cost
-from mirage_onnx.cost.points import ROUNDING, point_times
+from mirage_onnx.cost.model import ROUNDING, estimate, features, kernel_cost
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, is_part_axis
 from mirage_onnx.lower.layouts import assign_layouts
@@ -95,7 +94,7 @@ def test_times_are_those_of_the_model(kernel, tensors, extents):
   every = list(points(kernel, extents, H200))
   tile = tuple(np.array(t) for t in zip(*(p.tile for p in every), strict=True))
   numbers = (np.array([getattr(p, n) for p in every]) for n in ("cluster", "warps", "stages"))
-  found = point_times(read, tile, *numbers, H200)
+  found = estimate(read, tile, *numbers, H200)
   costs = [kernel_cost(read, p, H200) for p in every]
   assert found.time_us == pytest.approx([c.time_us for c in costs], rel=ROUNDING / 1000)
   assert found.registers.tolist() == [c.registers for c in costs]
