@@ -12,7 +12,7 @@ from mirage_onnx.tune.device import Gpu
 from tests.codegen.conftest import Graphs
 from tests.codegen.test_runtime_sizes import CASES, emitted
 from tests.codegen.tiled import test_runtime_sizes as tiled
-from tests.lower import test_runtime_warpgroup as warpgroup
+from tests.codegen.tiled import test_runtime_warpgroup as warpgroup
 
 pytestmark = pytest.mark.gpu
 

@@ -4,8 +4,9 @@ import pytest
 from search_programs import PROGRAMS
 from small_models import prover
 
+from mirage_onnx.cost import tiled_work
 from mirage_onnx.lower.lanes import choose_lanes
-from mirage_onnx.superopt import tiled_numbers, tiled_work, units
+from mirage_onnx.superopt import tiled_numbers, units
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import ALL
 from mirage_onnx.target import H200
