@@ -30,6 +30,7 @@ import numpy as np
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.disappearing import disappearing
+from mirage_onnx.match.small_choice import least_cost
 
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and
 #: gained by every node that disappears, so that it is left with fewer.
@@ -203,7 +204,9 @@ class _Problem:
     for n in nodes:
       cost[index[n]] = -self.node_us.get(n, 0.0) - GONE_US
     while True:
-      taken = self._solve(cost, rows, fixed)
+      taken = least_cost(cost, rows, fixed, count)
+      if taken is None:
+        taken = self._solve(cost, rows, fixed)
       chosen = tuple(some[k] for k in range(count) if k in taken)
       cycle = self._cycle(chosen, {n for n in nodes if index[n] in taken}, since)
       if not cycle:
