@@ -210,7 +210,7 @@ def optimize(
     if report:
       console.print(f"wrote {report}", highlight=False, markup=False)
     if interrupt.asked and kept:
-      console.print(f"the same command goes on from {kept}", highlight=False, markup=False)
+      console.print(f"next: the same command goes on from {kept}", highlight=False, markup=False)
   if as_json:
     print_json(result.report)
   if interrupt.asked:

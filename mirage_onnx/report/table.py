@@ -8,10 +8,12 @@ from rich.table import Table
 from mirage_onnx.report.schema import CUT_OFF, OutputReport, RegionReport, Report, VerifyReport
 
 UNKNOWN = "-"
+#: What is no news of a kernel that a prediction chose.
+NEVER_RAN = "never ran"
 #: Columns of a file, and of a terminal that all columns of a table fit into.
 WIDE, WIDE_ENOUGH = 160, 120
 #: Regions that the time cut off which are shown.
-SHOWN_LATE = 8
+SHOWN_LATE = 4
 
 
 def region_table(report: Report, width: int = WIDE) -> Table:
@@ -36,6 +38,7 @@ def region_table(report: Report, width: int = WIDE) -> Table:
     table.add_column("verified", no_wrap=True)
   table.add_column("result", overflow="fold", min_width=20)
   late = [r for r in report.regions if r.reason in CUT_OFF]
+  said: set[str] = set()
   for region in report.regions:
     if region in late[SHOWN_LATE:]:
       continue
@@ -43,13 +46,11 @@ def region_table(report: Report, width: int = WIDE) -> Table:
     end = (_speedup(region.baseline_us, our_us(region)), _proof(region)) if wide else ()
     table.add_row(
       region.id, _ends(region.ops), str(region.count), *middle,
-      _baseline(region), _us(our_us(region)), *end, _result(region),
+      _baseline(region), _us(our_us(region)), *end, _result(region, said),
       style="" if region.status == "replaced" else "dim",
     )  # fmt: skip
-  if more := len(late) - SHOWN_LATE:
-    text = f"{more} more that the time cut off (--json lists all)"
-    if more > 0:
-      table.add_row("...", text, *([""] * (len(table.columns) - 2)), style="dim")
+  if (more := len(late) - SHOWN_LATE) > 0:
+    table.caption, table.caption_justify = f"and {more} more that the time cut off (--json lists all)", "left"
   return table
 
 
@@ -140,11 +141,18 @@ def _proof(region: RegionReport) -> str:
   return f"{region.proof.draws} draws{bound}"
 
 
-def _result(region: RegionReport) -> str:
+def _result(region: RegionReport, said: set[str]) -> str:
+  """``said``: reasons whose text stands in a row above."""
   if region.status == "replaced":
-    how = region.choice if region.ran in (None, region.choice) else f"{region.choice}, {region.ran}"
+    how = (
+      region.choice if region.ran in (None, region.choice, NEVER_RAN) else f"{region.choice}, {region.ran}"
+    )
     return f"replaced ({how})" if how else "replaced"
-  why = ": ".join(part for part in (region.reason, region.reason_text) if part)
+  parts = [part for part in (region.reason, region.reason_text) if part]
+  why = ": ".join(parts)
+  if why in said:
+    why = parts[0]
+  said.add(why)
   return f"kept: {why}" if why else "kept"
 
 

@@ -2,6 +2,7 @@
 
 import random
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -201,6 +202,25 @@ def test_windows_where_the_whole_is_not_proven(net, monkeypatch):
   got = gain(program, choose(program, found, times, node_us), found, times, node_us)
   assert len(calls) > 1
   assert 0.9 * best <= got <= best + 0.05
+
+
+@settings(max_examples=20)
+@example(10525)
+@given(st.integers(0, 10**6))
+def test_without_any_time_the_choice_is_at_least_a_greedy_one(seed):
+  """A solver that never finds anything: what is chosen can be rewritten, and gains where one region does."""
+  pick = random.Random(seed)
+  program = random_program(pick)
+  found = list(find_candidates(program).candidates)
+  times = [pick.randint(1, 60) / 4 for _ in found]
+  node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(small_choice, "MOST", -1)
+    patch.setattr(optimize, "milp", lambda *a, **k: SimpleNamespace(status=1, x=None))
+    used = choose(program, found, times, node_us)
+  assert is_acyclic(program, [found[i] for i in used])
+  alone = [gain(program, [i], found, times, node_us) for i in range(len(found))]
+  assert gain(program, used, found, times, node_us) >= max([0.0, *alone]) - 0.05
 
 
 @settings(max_examples=20)

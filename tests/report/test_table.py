@@ -55,8 +55,9 @@ def test_eighty_columns_cut_nothing():
   late = [region(**{**KEPT, "id": f"b{i}"}, reason="BUDGET", reason_text="no time") for i in range(20)]
   text = draw(region_table(report(long, *late), 80), width=80)
   assert max(map(len, text.splitlines())) <= 80 and "…" not in text.replace(" … ", "")
-  assert "r12" in text and "12345.6" in text and "b7" in text and "b8" not in text
-  assert "12 more" in text
+  assert "r12" in text and "12345.6" in text and "b3" in text and "b4" not in text
+  assert text.splitlines()[-1].startswith("and 16 more")
+  assert text.count("kept: BUDGET") == 4 and text.count("no time") == 1  # a reason is said once
 
 
 def output(**change):
