@@ -35,7 +35,8 @@ from mirage_onnx.report.optimize_report import (
 )
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.run_record import kept_record
-from mirage_onnx.report.schema import SCHEMA
+from mirage_onnx.report.schema import SCHEMA, check_report
+from mirage_onnx.report.summary import summary
 from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.superopt.hooks import never
@@ -61,10 +62,14 @@ _MOST_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-  """``model``: the optimized model; ``report``: the object that ``--json`` prints."""
+  """``model``: the optimized model; ``report``: the object that ``--json`` prints; ``str``: what it says."""
 
   model: onnx.ModelProto
   report: dict[str, Any]
+
+  def __str__(self) -> str:
+    """The closing lines that the command prints."""
+    return summary(check_report(self.report))
 
 
 def optimize(
@@ -124,6 +129,8 @@ def optimize(
   """
   start = time.monotonic()
   check_budget(budget_s)
+  if not 0 <= margin < 1:
+    raise MirageError("OPTION_INVALID", f"a margin of {margin}: must be at least 0 and less than 1")
   source = Path(model) if isinstance(model, (str, Path)) else None
   target_path = Path(output) if output is not None else None
   if target_path is not None and check and find_spec("onnxruntime") is None:

@@ -27,7 +27,8 @@ def check_budget(budget_s: float | None) -> None:
       MirageError: OPTION_INVALID.
   """
   if budget_s is not None and not 0 <= budget_s <= _MOST_BUDGET_S:
-    raise MirageError("OPTION_INVALID", f"a budget of {budget_s} seconds: {_MOST_BUDGET_S:.0f} at most")
+    most = f"0 at least, {_MOST_BUDGET_S:.0f} at most"
+    raise MirageError("OPTION_INVALID", f"a budget of {budget_s} seconds: {most}")
 
 
 def check_page(page: Path, *models: Path | None) -> None:

@@ -53,6 +53,7 @@ def _run(arguments: list[str]) -> int:
   # Each has registered its verbs, in this order.
   assert commands.app is model_commands.app is machine_commands.app
   group: Any = get_command(commands.app)  # once: it takes 20 ms
+  group.commands = {name: group.commands[name] for name in EXAMPLES}
   for name, command in group.commands.items():
     command.epilog = f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
   config = read_config(Path.cwd(), group.commands)

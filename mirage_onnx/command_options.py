@@ -65,24 +65,25 @@ Profile = Annotated[
   typer.Option(
     "--target",
     metavar="NAME",
-    help=f"GPU: {', '.join(TARGETS)}, an architecture (sm_86), one of its GPUs by size (sm_86x46), or local "
-    "(the present one). Default: local where there is a GPU, else h200.",
+    help=f"GPU: the name of one of {len(TARGETS)}, as h200, h100-pcie, a100-80gb, l4 or rtx4090; an "
+    "architecture (sm_86), one of its GPUs by size (sm_86x46), or local (the present one). Default: local "
+    "where there is a GPU, else h200.",
   ),
 ]
-#: What ``VERB --help`` ends with.
+#: The verbs, in the order of ``--help``, and what ``VERB --help`` ends with.
 EXAMPLES = {
+  "demo": "mirage-onnx demo",
+  "inspect": "mirage-onnx inspect model.onnx --shapes 'batch=8 seq=128'",
   "optimize": "mirage-onnx optimize model.onnx -o fast.onnx --shapes 'batch=1,8 seq=128' --budget 10m",
   "verify": "mirage-onnx verify model.onnx fast.onnx --shapes 'batch=1,3 seq=7,128'",
-  "tune": "mirage-onnx tune fast.onnx",
   "bench": "mirage-onnx bench model.onnx fast.onnx --shapes 'batch=8 seq=128'",
-  "diff": "mirage-onnx diff model.onnx fast.onnx",
-  "inspect": "mirage-onnx inspect model.onnx --shapes 'batch=8 seq=128'",
-  "explain": "mirage-onnx explain model.onnx node_softmax --svg softmax.svg",
-  "reduce": "mirage-onnx reduce model.onnx --match NaN -- python check.py {}",
   "report": "mirage-onnx report fast.onnx -o fast.html",
+  "explain": "mirage-onnx explain model.onnx node_softmax --svg softmax.svg",
+  "diff": "mirage-onnx diff model.onnx fast.onnx",
+  "tune": "mirage-onnx tune fast.onnx",
+  "reduce": "mirage-onnx reduce model.onnx --match NaN -- python check.py {}",
   "calibrate": "mirage-onnx calibrate --profile my-gpu.json",
   "cache": "mirage-onnx cache --clear",
-  "demo": "mirage-onnx demo",
   "env": "mirage-onnx env --json",
   "schema": "mirage-onnx schema optimize",
   "version": "mirage-onnx version",

@@ -210,7 +210,7 @@ def optimize(
     if report:
       console.print(f"wrote {report}", highlight=False, markup=False)
     if interrupt.asked and kept:
-      console.print(f"the same command goes on from {kept}", highlight=False, markup=False)
+      console.print(f"next: the same command goes on from {kept}", highlight=False, markup=False)
   if as_json:
     print_json(result.report)
   if interrupt.asked:
@@ -282,7 +282,7 @@ def verify(
   shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
-  """Run two models on the same inputs and compare their outputs, and each kernel by itself."""
+  """Compare two models on the same inputs, and kernels alone."""
   from mirage_onnx import api
   from mirage_onnx.report.log import stderr_console
   from mirage_onnx.report.schema import check_verify_report
@@ -305,7 +305,7 @@ def verify(
   console = stderr_console()
   found = result.to_dict()
   report = check_verify_report(found)
-  for part in verify_tables(report):
+  for part in verify_tables(report, console.width):
     console.print(part, highlight=False)
   if as_json:
     print_json(found)
@@ -318,7 +318,7 @@ def demo(
     "mirage-demo"
   ),
 ) -> int:
-  """Make a small model, optimize it, show what changed and verify it: half a minute, no GPU needed."""
+  """Make a small model, optimize and verify it; needs no GPU."""
   from mirage_onnx.demo_model import gated_mlp
   from mirage_onnx.model_commands import diff
 

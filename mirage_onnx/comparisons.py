@@ -17,6 +17,7 @@ import numpy as np
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import check_file
+from mirage_onnx.importer.model_source import ModelSource, said, stored
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.tune.declared_sizes import checked_sizes
 
@@ -32,10 +33,10 @@ _MOST_SECONDS = 3600.0
 BENCH_ALPHA = 0.025
 
 
-def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequence[int]]) -> None:
+def _check_pair(a: Path, b: Path, seed: int, dims: Mapping[str, Sequence[int]]) -> None:
   """That two models are files, and have the dimensions of which ``dims`` gives sizes."""
   for path in (a, b):
-    check_file(Path(path))
+    check_file(path)
   if seed < 0:
     raise MirageError("OPTION_INVALID", f"the seed is {seed}: it must not be negative")
   if dims:
@@ -48,8 +49,8 @@ def _check_pair(a: str | Path, b: str | Path, seed: int, dims: Mapping[str, Sequ
 
 
 def verify(
-  a: str | Path,
-  b: str | Path,
+  a: ModelSource,
+  b: ModelSource,
   *,
   seed: int = 0,
   provider: str | None = None,
@@ -65,8 +66,8 @@ def verify(
   it is one of the ``failures``, or SESSION_FAILED.
 
   Args:
-      a: the original's path.
-      b: that of the optimized model.
+      a: the original: its path, or a model in memory, as ``optimize`` takes them.
+      b: the optimized model, as ``a``.
       seed: of the random inputs.
       provider: ``cpu`` or ``cuda``. Left out, as ``emulate``: the CUDA provider where there is a GPU for
           ``b``, else the CPU provider with the kernels of ``b`` in the emulator where there is a C++
@@ -86,21 +87,22 @@ def verify(
   from mirage_onnx.custom_op.sources import check_sources
 
   dims = checked_sizes(shapes or {})
-  _check_pair(a, b, seed, dims)
-  provider, emulate, advice = choose_path(b, provider, emulate)
-  given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
-  source = check_sources(b, strict=emulate, original=a)
-  found = compare_isolated(
-    str(a), str(b), seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
-    bisect=bisect, dims=dims,
-  )  # fmt: skip
+  with stored(a) as first, stored(b) as second:
+    _check_pair(first, second, seed, dims)
+    provider, emulate, advice = choose_path(second, provider, emulate)
+    given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
+    source = check_sources(second, strict=emulate, original=first)
+    found = compare_isolated(
+      str(first), str(second), seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
+      bisect=bisect, dims=dims,
+    )  # fmt: skip
   note = "; ".join(text for text in (found.note, advice) if text)
   return replace(found.with_source(source.text, source.unseen), note=note)
 
 
 def bench(
-  a: str | Path,
-  b: str | Path,
+  a: ModelSource,
+  b: ModelSource,
   *,
   provider: str | None = None,
   seconds: float = 20.0,
@@ -113,8 +115,8 @@ def bench(
   capture both. What counts is openings, fresh sessions of both (``tune/paired.py`` says why).
 
   Args:
-      a: the original's path.
-      b: that of the optimized model.
+      a: the original: its path, or a model in memory, as ``optimize`` takes them.
+      b: the optimized model, as ``a``.
       provider: ``cpu`` or ``cuda``. Left out: the CUDA provider where there is a GPU for ``b``, else the
           CPU provider, where the function bodies of ``b`` run.
       seconds: at every combination of ``shapes``, at most; it ends when it is decided which is faster.
@@ -130,21 +132,22 @@ def bench(
   from mirage_onnx.report.bench_report import BenchNode, BenchReport
 
   dims = checked_sizes(shapes or {})
-  _check_pair(a, b, seed, dims)
   if not 0 < seconds <= _MOST_SECONDS:
     raise MirageError("OPTION_INVALID", f"{seconds} seconds: more than 0, {_MOST_SECONDS:.0f} at most")
-  provider, _, _ = choose_path(b, provider, False if provider == "cpu" else None)
   points = tuple(combinations(dims))
-  arms, every = (Arm(str(a)), Arm(str(b))), seconds * len(points)
-  found = race(Race(arms, ((0, 1),), every, BENCH_ALPHA, points, provider, seed))
+  with stored(a) as first, stored(b) as second:
+    _check_pair(first, second, seed, dims)
+    provider, _, _ = choose_path(second, provider, False if provider == "cpu" else None)
+    arms, every = (Arm(str(first)), Arm(str(second))), seconds * len(points)
+    found = race(Race(arms, ((0, 1),), every, BENCH_ALPHA, points, provider, seed))
   if isinstance(found, Failed):
     raise MirageError(found.code, found.reason)
   if found.skipped:
-    raise MirageError("SESSION_FAILED", f"{a} does not run at {found.skipped[0]}")
+    raise MirageError("SESSION_FAILED", f"{said(a)} does not run at {found.skipped[0]}")
   nodes = [BenchNode(name=name, launches=count) for name, count in found.by_node[1].items()]
   bodies = "B's kernels need their GPU; here its function bodies ran, which are the original's nodes"
   return BenchReport(
-    schema=SCHEMA, a=str(a), b=str(b), provider="cuda" if provider == "cuda" else "cpu",
+    schema=SCHEMA, a=said(a), b=said(b), provider="cuda" if provider == "cuda" else "cpu",
     rows=[_bench_row(row) for row in found.rows], nodes=nodes,
     note=bodies if nodes and not any(n.launches for n in nodes) else "",
   )  # fmt: skip
@@ -160,7 +163,7 @@ def _bench_row(row: Raced) -> BenchRow:
   )  # fmt: skip
 
 
-def diff(a: str | Path, b: str | Path) -> DiffReport:
+def diff(a: ModelSource, b: ModelSource) -> DiffReport:
   """What the model ``b`` has in place of its original ``a``: node by node, and of the weights.
 
   Raises:
@@ -169,7 +172,8 @@ def diff(a: str | Path, b: str | Path) -> DiffReport:
   from mirage_onnx.inspection import model_diff
   from mirage_onnx.report.diff_report import DiffNode, DiffReport, DiffWeight
 
-  found = model_diff(ModelFile.read(a), ModelFile.read(b))
+  with stored(a) as first, stored(b) as second:
+    found = model_diff(ModelFile.read(first), ModelFile.read(second))
   nodes = [
     DiffNode(
       node=r.node, replaces=list(r.nodes), ops=dict(Counter(r.ops)), inputs=list(r.inputs),
@@ -182,7 +186,7 @@ def diff(a: str | Path, b: str | Path) -> DiffReport:
     for weights in (found.weights_added, found.weights_gone)
   )
   return DiffReport(
-    schema=SCHEMA, a=str(a), b=str(b), nodes=nodes, unchanged=found.unchanged, changed=list(found.changed),
+    schema=SCHEMA, a=said(a), b=said(b), nodes=nodes, unchanged=found.unchanged, changed=list(found.changed),
     gone=list(found.gone), added=list(found.added), weights_added=added, weights_gone=gone,
     interface=list(found.interface),
   )  # fmt: skip

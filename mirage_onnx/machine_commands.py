@@ -24,7 +24,7 @@ def version() -> int:
 
 @app.command()
 def env(as_json: Json = False) -> int:
-  """Print versions, execution providers, compiler, GPUs and folders, for bug reports."""
+  """Print versions, providers, compiler, GPUs; is it ready?"""
   from mirage_onnx.collect_env import collect, to_text
 
   facts = collect()
@@ -44,9 +44,10 @@ def calibrate(
   again: Annotated[bool, typer.Option("--again", help="Measure also where it is known already.")] = False,
   as_json: Json = False,
 ) -> int:
-  """Measure the rates of the present GPU, half a minute, and compare them with its profile's.
+  """Measure the rates of the present GPU: half a minute.
 
-  Kept by GPU, driver and onnxruntime. For example: mirage-onnx calibrate --profile my-gpu.json
+  They are compared with those of its profile, and kept by GPU, driver and onnxruntime. For example:
+  mirage-onnx calibrate --profile my-gpu.json
   """
   from mirage_onnx.calibration import calibrated, to_lines
 
@@ -65,7 +66,7 @@ def calibrate(
 def cache(
   clear: Annotated[bool, typer.Option("--clear", help="Remove what is kept.")] = False, as_json: Json = False
 ) -> int:
-  """Show what earlier runs keep for later ones, where, and how much; or remove it."""
+  """Show what runs keep for later ones, and where; or remove it."""
   from mirage_onnx.collect_env import cache_folder
   from mirage_onnx.kept_files import kept_files, remove_kept
 
@@ -78,7 +79,7 @@ def cache(
     return Exit.DONE
   print(folder)
   for k in found:
-    print(f"  {k.kind:10} {k.files:6} files {k.bytes / 1e6:9.1f} MB  {k.what}")
+    print(f"  {k.files:6} files {k.bytes / 1e6:7.1f} MB  {k.kind}: {k.what}")
   return Exit.DONE
 
 

@@ -79,7 +79,7 @@ def tune(
   ] = True,
   as_json: Json = False,
 ) -> int:
-  """Time an optimized model on the GPU that is here, and drop what makes it slower, in place."""
+  """Time an optimized model on this GPU, drop what makes it slower."""
   from mirage_onnx import api
   from mirage_onnx.report.log import stderr_console
   from mirage_onnx.report.tune_report import tune_lines
@@ -100,7 +100,7 @@ def diff(
   b: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model that was made of it.")],
   as_json: Json = False,
 ) -> int:
-  """Show what an optimized model has in place of its original, node by node."""
+  """Show what an optimized model has in place of which nodes."""
   from mirage_onnx import api
   from mirage_onnx.report.diff_report import diff_tables
 
@@ -129,9 +129,9 @@ def reduce(
   ] = None,
   as_json: Json = False,
 ) -> int:
-  """Find the smallest model on which a command still fails in the same way, for a bug report.
+  """Find the smallest model on which a command still fails.
 
-  Ctrl-C keeps the smallest so far.
+  In the same way, for a bug report. Ctrl-C keeps the smallest so far.
   """
   from mirage_onnx import api
   from mirage_onnx.interrupt import Interrupt
@@ -174,7 +174,7 @@ def report(
     typer.Option(metavar="FILE.json", help="Also write the nodes' times, for Model Explorer (--node_data)."),
   ] = None,
 ) -> int:
-  """Write the report of an optimized model, of what is in it, as one HTML page."""
+  """Write the report of an optimized model as one HTML page."""
   from mirage_onnx import api
 
   if node_data is not None:
@@ -198,7 +198,7 @@ def inspect(
   shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
-  """Show what could be fused and what that would bring at most; no search, no GPU."""
+  """Show what could be fused, and what that brings at most; no GPU."""
   from mirage_onnx import api
   from mirage_onnx.report.inspection_table import inspect_tables
   from mirage_onnx.report.log import stdout_console
@@ -224,7 +224,11 @@ def explain(
   shapes: Shapes = None,
   as_json: Json = False,
 ) -> int:
-  """Search one region and show its borders, candidates, µGraph and proof; or why a node is in none."""
+  """Search one region; or say why a node is in none.
+
+  Its borders, candidates, refusals, µGraph, kernels and proof; of a node in no region the reason, and what
+  you can do.
+  """
   from mirage_onnx import api
   from mirage_onnx.report.inspection_table import explain_tables
   from mirage_onnx.tune.declared_sizes import parse_sizes

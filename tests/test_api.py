@@ -148,6 +148,23 @@ def test_verify(path, tmp_path):
     api.verify(path, tmp_path / "no.onnx")
 
 
+def test_pairs_of_models_in_memory(path, tmp_path):
+  """verify, bench and diff take what optimize takes; a path and a model in memory are compared, too."""
+  original = onnx.load(path)
+  result = mirage_onnx.optimize(original, target="h200", workers=1)
+  assert mirage_onnx.verify(original, result.model, emulate=False).passed
+  report = mirage_onnx.diff(path, result.model)
+  assert (report.a, report.b) == (str(path), "the model in memory") and len(report.nodes) == 1
+  row, *_ = mirage_onnx.bench(original, result.model, seconds=0.5, provider="cpu").rows
+  assert row.a_us > 0 and row.b_us > 0
+  assert str(result).startswith("whole model: ") and "regions: 1 replaced in 1 place (" in str(result)
+  for function in (mirage_onnx.verify, mirage_onnx.bench, mirage_onnx.diff):
+    with pytest.raises(MirageError, match="of type int, not a path"):
+      function(original, 3)
+  with pytest.raises(MirageError, match="a margin of 2"):
+    mirage_onnx.optimize(original, target="h200", margin=2)
+
+
 def test_verify_notices_a_difference(path, tmp_path):
   changed = onnx.load(path)
   changed.graph.node[-1].op_type = "Abs"

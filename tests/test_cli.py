@@ -145,7 +145,7 @@ def test_cache(capsys, tmp_path, monkeypatch):
   (tmp_path / "results" / "one").write_bytes(bytes(2_000_000))
   assert cli.main(["cache"]) == Exit.DONE
   out = capsys.readouterr().out.splitlines()
-  assert out[0] == str(tmp_path) and out[1].split()[:5] == ["results", "1", "files", "2.0", "MB"]
+  assert out[0] == str(tmp_path) and out[1].split()[:5] == ["1", "files", "2.0", "MB", "results:"]
   assert cli.main(["cache", "--clear", "--json"]) == Exit.DONE
   found = json.loads(capsys.readouterr().out)
   assert found["folder"] == str(tmp_path) and not any(k["files"] for k in found["kinds"])

@@ -1,6 +1,7 @@
 """CUDA text to cubin: NVRTC through cuda-core. Needs no GPU, no driver and no toolkit."""
 
 import importlib
+import importlib.util
 import re
 import threading
 import time
@@ -79,8 +80,10 @@ def import_cuda_core() -> ModuleType:
 
 
 def _require_compiler() -> None:
+  """NVRTC is there, and what asks it, which takes 0.1 s to import: only where something is compiled."""
   try:
-    import_cuda_core()
+    if importlib.util.find_spec("cuda.core") is None:
+      raise ImportError("No module named 'cuda.core'")
     from cuda.bindings import nvrtc
 
     nvrtc.nvrtcVersion()
@@ -92,7 +95,10 @@ def _nvrtc(
   text: str, target: Target, name: str, macros: Sequence[str] = (), ptxas: Sequence[str] = ()
 ) -> tuple[bytes, str]:
   _require_compiler()
-  core = import_cuda_core()
+  try:
+    core = import_cuda_core()
+  except ImportError as error:
+    raise MirageError("COMPILER_MISSING", str(error)) from error
   options = core.ProgramOptions(
     name=f"{name}.cu",
     arch=target.arch,

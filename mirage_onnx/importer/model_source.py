@@ -1,4 +1,4 @@
-"""The models that ``optimize``, ``inspect`` and ``explain`` take: a file, or one that is in memory.
+"""The models that ``optimize``, ``inspect``, ``verify`` ... take: a file, or one that is in memory.
 
     path, onnx.ModelProto                        as they are
     onnx_ir.Model, torch.onnx.ONNXProgram        serialized; above 1 GiB into a temporary folder
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import onnx
+from google.protobuf.message import EncodeError
 
 from mirage_onnx.errors import MirageError
 
@@ -60,6 +61,30 @@ def readable(model: ModelSource) -> Iterator[Path | onnx.ModelProto]:
   else:
     kinds = "a path, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram"
     raise MirageError("OPTION_INVALID", f"the model is of type {type(model).__name__}, not {kinds}")
+
+
+@contextmanager
+def stored(model: ModelSource) -> Iterator[Path]:
+  """``model`` as a file, for what runs it in another process; one of its own is gone afterwards.
+
+  Raises:
+      MirageError: as ``readable``; OPTION_INVALID for more than protobuf can serialize.
+  """
+  with readable(model) as given, tempfile.TemporaryDirectory(prefix="mirage-onnx-") as folder:
+    if isinstance(given, Path):
+      yield given
+      return
+    path = Path(folder) / "model.onnx"
+    try:
+      path.write_bytes(given.SerializeToString())
+    except (ValueError, EncodeError) as error:
+      raise MirageError("OPTION_INVALID", f"the model in memory cannot be serialized: {error}") from error
+    yield path
+
+
+def said(model: ModelSource) -> str:
+  """What reports call ``model``."""
+  return str(model) if isinstance(model, (str, Path)) else "the model in memory"
 
 
 def _ir_model(model: object) -> Any:

@@ -6,6 +6,7 @@ Only this region is searched; whether ``optimize`` replaces it also depends on i
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import MirageError, Rejection
@@ -89,6 +90,9 @@ def find_instance(survey: Survey, name: str) -> tuple[Offer, RegionCandidate]:
     if name in rejection.nodes:
       reason = f"node {name} is in no region: {rejection.code}, {rejection.reason}"
       raise MirageError("REGION_UNKNOWN", reason)
+  nodes = [n.name for n in survey.program.nodes]
+  if near := get_close_matches(name, [*nodes, *offers], n=3):
+    raise MirageError("REGION_UNKNOWN", f"no region or node {name!r}; near it: {', '.join(near)}")
   known = [k for k, o in offers.items() if o.chosen] or list(offers)
   more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
   listed = ", ".join(known[:LISTED])

@@ -31,7 +31,7 @@ MOVES = frozenset({
 
 #: The time that the choice may take, at least and by the nodes of the program. Layers of real models are
 #: proven the best within; where it is over, the best that is known is shown.
-LEAST_CHOICE_S, CHOICE_S_PER_NODE = 0.3, 2e-3
+LEAST_CHOICE_S, CHOICE_S_PER_NODE = 1.0, 2e-3
 
 
 @dataclass(frozen=True, slots=True)

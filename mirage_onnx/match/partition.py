@@ -17,7 +17,8 @@ window of candidates moves down the topological order, each solved to the optimu
 already chosen near it, and what it chose of about its first half is kept. Windows of equal layers are
 one problem, solved once. Where they end decides what they see together, so windows half as large
 again go down it, too, and the better choice is taken. (Of LoRA's 823 candidates the whole saves
-213.3 us and takes 0.3 s, windows save 202.5 and 208.6; of Mixtral's 537 152.6 and 147.2.)
+213.3 us and takes 0.3 s, windows save 202.5 and 208.6; of Mixtral's 537 152.6 and 147.2.) Where the time
+ends before the solver has proven anything, as on a busy machine, the choice is at least a greedy one.
 """
 
 import time
@@ -30,6 +31,7 @@ import numpy as np
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.disappearing import disappearing
+from mirage_onnx.match.small_choice import least_cost
 
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and
 #: gained by every node that disappears, so that it is left with fewer.
@@ -63,6 +65,8 @@ def choose(
   for window in (WINDOW, 3 * WINDOW // 2):
     if not found or time.monotonic() < until:
       found.append(problem.windowed(window))
+  if not problem.proven:  # the time ended, perhaps before the solver had anything
+    found.append(problem.greedy())
   return min(found, key=problem.cost_us)
 
 
@@ -114,6 +118,33 @@ class _Problem:
       kept += [i for i in order[start:middle] if i in picked]
       start = middle
     return tuple(sorted(kept))
+
+  def greedy(self) -> tuple[int, ...]:
+    """The most gain by itself first, of candidates that share no node."""
+    gain = [self.gain_us(i) for i in range(len(self.candidates))]
+    taken: set[str] = set()
+    chosen: list[int] = []
+    for i in sorted(range(len(gain)), key=lambda i: (-gain[i], i)):
+      if gain[i] > TIE_US and taken.isdisjoint(self.candidates[i].nodes):
+        taken.update(self.candidates[i].nodes)
+        chosen.append(i)
+    while chosen:
+      left = disappearing(self.program, [self.candidates[i] for i in chosen])
+      cycle = [i for i in self._cycle(sorted(chosen), set(left), 0) if isinstance(i, int)]
+      if not cycle:
+        break
+      chosen.remove(min(cycle, key=lambda i: (gain[i], i)))
+    return tuple(sorted(chosen))
+
+  def gain_us(self, i: int) -> float:
+    """What candidate ``i`` saves where it is the only one."""
+    c = self.candidates[i]
+    gone, wanted = set(c.nodes), {*self.reads[i], *self.program.outputs}
+    for n in sorted(c.nodes, key=self.place.__getitem__, reverse=True):  # readers first
+      kept = [o for o in self.by_name[n].outputs if o not in c.outputs]
+      if any(o in wanted or not gone.issuperset(self.readers.get(o, ())) for o in kept):
+        gone.discard(n)
+    return fsum(self.node_us.get(n, 0.0) for n in sorted(gone)) - self.times_us[i]
 
   def cost_us(self, chosen: Sequence[int]) -> float:
     """What a choice costs, less what it saves."""
@@ -203,7 +234,9 @@ class _Problem:
     for n in nodes:
       cost[index[n]] = -self.node_us.get(n, 0.0) - GONE_US
     while True:
-      taken = self._solve(cost, rows, fixed)
+      taken = least_cost(cost, rows, fixed, count)
+      if taken is None:
+        taken = self._solve(cost, rows, fixed)
       chosen = tuple(some[k] for k in range(count) if k in taken)
       cycle = self._cycle(chosen, {n for n in nodes if index[n] in taken}, since)
       if not cycle:

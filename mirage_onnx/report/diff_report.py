@@ -61,14 +61,16 @@ def diff_tables(report: DiffReport) -> Iterator[Table | str]:
       table.add_row(n.node, ops, str(len(n.replaces)))
     yield table
   inside = len({name for n in report.nodes for name in n.replaces})
-  yield f"{report.unchanged} nodes are the same; {inside} are in {len(report.nodes)} custom nodes"
+  inside_of = f"{len(report.nodes)} custom node" + ("" if len(report.nodes) == 1 else "s")
+  yield f"{report.unchanged} nodes are the same; {inside} are in {inside_of}"
   for what, names in (("other", report.changed), ("gone", report.gone), ("new", report.added)):
     if names:
       yield f"{what} nodes: {_some(names)}"
   for what, weights in (("new", report.weights_added), ("gone", report.weights_gone)):
     if weights:
       total = sum(w.bytes for w in weights)
-      yield f"{what} weights: {total / 1e6:.1f} MB, {_some([w.name for w in weights])}"
+      size = f"{total / 1e6:.1f} MB" if total >= 1e5 else f"{total / 1e3:.1f} kB"
+      yield f"{what} weights: {size}, {_some([w.name for w in weights])}"
   yield from report.interface
   if is_same(report):
     yield "the models have the same graph"

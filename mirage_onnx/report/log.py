@@ -6,6 +6,7 @@ from typing import Self
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
+from rich.text import Text
 
 from mirage_onnx.events import Event, RegionDone, RegionTuned, StageEnded, StageStarted, Warned
 
@@ -18,15 +19,16 @@ def stderr_console() -> Console:
 
 
 def stdout_console() -> Console:
-  """The same on stdout; what it prints is text, not markup."""
+  """The same on stdout."""
   return _console(stderr=False)
 
 
 def _console(*, stderr: bool) -> Console:
-  console = Console(stderr=stderr, highlight=False, markup=stderr)
+  """What it prints is text, no markup: names of a model may be ``[/a]``."""
+  console = Console(stderr=stderr, highlight=False, markup=False)
   if not console.is_terminal:
     width = max(console.width, 160)
-    console = Console(stderr=stderr, highlight=False, markup=stderr, width=width)
+    console = Console(stderr=stderr, highlight=False, markup=False, width=width)
   return console
 
 
@@ -73,7 +75,7 @@ class EventLog:
 
   def _print(self, line: str, at: int) -> None:
     if self._verbosity >= at:
-      self._console.print(line, soft_wrap=True)
+      self._console.print(Text.from_markup(line), soft_wrap=True)
 
 
 def _region(event: RegionDone) -> str:

@@ -38,7 +38,9 @@ def _model(report: Report) -> str:
     return "whole model: its time is unknown"
   kinds = sorted({r.choice for r in report.regions if r.choice})
   text = f"whole model: {m.before_us:.1f} → {m.after_us:.1f} µs ({m.before_us / m.after_us:.2f}x), predicted"
-  return f"{text}; kernels chosen by {' and '.join(_CHOICES[k] for k in kinds)}" + _unknown(m)
+  if "measured" in kinds:
+    text += f"; kernels chosen by {' and '.join(_CHOICES[k] for k in kinds)}"
+  return text + _unknown(m)
 
 
 #: Why a result with kernels was not written.
@@ -60,12 +62,16 @@ def _unknown(m: ModelReport) -> str:
     gone = f" ({m.nodes_unknown_gone} of them replaced)" if m.nodes_unknown_gone else ""
     text += f"; left out: {_nodes(m.nodes_unknown)} of unknown time{gone}"
   if m.nodes_bounded:
-    text += f"; {_nodes(m.nodes_bounded)} counted as their bytes' time alone"
+    text += f"; {_nodes(m.nodes_bounded)} counted by what must be read and written"
   return text
 
 
 def _nodes(n: int) -> str:
-  return f"{n} node" if n == 1 else f"{n} nodes"
+  return _counted(n, "node")
+
+
+def _counted(n: int, thing: str) -> str:
+  return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def _regions(report: Report) -> str:
@@ -73,13 +79,13 @@ def _regions(report: Report) -> str:
   distinct = sum(r.status == "replaced" for r in report.regions)
   text = f"regions: {distinct} replaced"
   if distinct:
-    text += f" in {_replaced(report)} places"
+    text += f" in {_counted(_replaced(report), 'place')}"
     if m:
-      text += f" ({m.nodes_gone} of {m.nodes} nodes → {m.custom_nodes})"
+      text += f" ({m.nodes_gone} of {_nodes(m.nodes)} → {m.custom_nodes})"
   if found:
     late = _late(report)
     text += f", {found.regions - distinct - late} kept" + (f", {late} not reached" if late else "")
-    text += f", of {found.regions}, which overlap"
+    text += f" (of {found.regions}, which overlap)"
     if found.searched_in_part:
       text += f"; {found.searched_in_part} searched in part"
   if report.barriers:
@@ -102,13 +108,13 @@ def _file(report: Report) -> str:
 
 
 def _next(report: Report) -> Iterator[str]:
-  if _late(report):
-    yield "next: the same command with a larger --budget goes on where this one ended"
+  codes = {r.reason for r in report.regions if r.reason} | set(report.found.by_result if report.found else ())
   if report.output and report.input and _replaced(report):
     yield "next: " + shlex.join(("mirage-onnx", "verify", report.input, report.output))
   elif report.input and not _late(report):
     yield "next: " + shlex.join(("mirage-onnx", "inspect", report.input)) + " shows what could be fused"
-  codes = {r.reason for r in report.regions if r.reason} | set(report.found.by_result if report.found else ())
+  if _late(report) and "INTERRUPTED" not in codes:  # there the command says where it goes on
+    yield "next: the same command with a larger --budget goes on where this one ended"
   measured = any(r.choice == "measured" for r in report.regions)
   if not measured and codes & set(_MEASURABLE):
     yield "next: --target local on the GPU times what a prediction left alone"

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.box import HEAVY_HEAD
+from rich.box import HEAVY_HEAD, Box
 from rich.table import Table
 
 from mirage_onnx.report.schema import CUT_OFF, OutputReport, RegionReport, Report, VerifyReport
 
 UNKNOWN = "-"
+#: What is no news of a kernel that a prediction chose.
+NEVER_RAN = "never ran"
 #: Columns of a file, and of a terminal that all columns of a table fit into.
 WIDE, WIDE_ENOUGH = 160, 120
 #: Regions that the time cut off which are shown.
-SHOWN_LATE = 8
+SHOWN_LATE = 4
 
 
 def region_table(report: Report, width: int = WIDE) -> Table:
@@ -22,7 +24,7 @@ def region_table(report: Report, width: int = WIDE) -> Table:
   wide = width >= WIDE_ENOUGH
   table = Table(
     title=f"regions of {report.input or 'the model'} for {report.target or UNKNOWN}",
-    box=None if not wide else HEAVY_HEAD, padding=(0, 1),
+    box=_box(width), padding=(0, 1),
   )  # fmt: skip
   table.add_column("region", no_wrap=True)
   table.add_column("nodes", overflow="fold", min_width=12)
@@ -36,6 +38,7 @@ def region_table(report: Report, width: int = WIDE) -> Table:
     table.add_column("verified", no_wrap=True)
   table.add_column("result", overflow="fold", min_width=20)
   late = [r for r in report.regions if r.reason in CUT_OFF]
+  said: set[str] = set()
   for region in report.regions:
     if region in late[SHOWN_LATE:]:
       continue
@@ -43,13 +46,11 @@ def region_table(report: Report, width: int = WIDE) -> Table:
     end = (_speedup(region.baseline_us, our_us(region)), _proof(region)) if wide else ()
     table.add_row(
       region.id, _ends(region.ops), str(region.count), *middle,
-      _baseline(region), _us(our_us(region)), *end, _result(region),
+      _baseline(region), _us(our_us(region)), *end, _result(region, said),
       style="" if region.status == "replaced" else "dim",
     )  # fmt: skip
-  if more := len(late) - SHOWN_LATE:
-    text = f"{more} more that the time cut off (--json lists all)"
-    if more > 0:
-      table.add_row("...", text, *([""] * (len(table.columns) - 2)), style="dim")
+  if (more := len(late) - SHOWN_LATE) > 0:
+    table.caption, table.caption_justify = f"and {more} more that the time cut off (--json lists all)", "left"
   return table
 
 
@@ -58,12 +59,12 @@ def our_us(region: RegionReport) -> float | None:
   return region.predicted_us if region.measured_us is None else region.measured_us
 
 
-def verify_tables(report: VerifyReport) -> Iterator[Table | str]:
+def verify_tables(report: VerifyReport, width: int = WIDE) -> Iterator[Table | str]:
   """Outputs, custom nodes with what ran of them, each region by itself; then the verdict."""
   if report.outputs:
-    yield _difference_table("outputs", "", [("", o) for o in report.outputs])
+    yield _difference_table("outputs", "", [("", o) for o in report.outputs], width)
   if report.nodes:
-    table = Table(title="custom nodes")
+    table = Table(title="custom nodes", box=_box(width))
     table.add_column("node", overflow="fold")
     table.add_column("ran", no_wrap=True)
     table.add_column("launches", justify="right")
@@ -72,7 +73,7 @@ def verify_tables(report: VerifyReport) -> Iterator[Table | str]:
     yield table
   if report.regions:
     title = "each custom node by itself, against the region it replaced"
-    yield _difference_table(title, "node", [(r.node, r) for r in report.regions])
+    yield _difference_table(title, "node", [(r.node, r) for r in report.regions], width)
   yield f"inputs: {', '.join(report.inputs)}"
   if report.source:
     yield f"source: {report.source}"
@@ -86,25 +87,32 @@ def verify_tables(report: VerifyReport) -> Iterator[Table | str]:
   yield "passed" if report.passed else "FAILED"
 
 
-def _difference_table(title: str, of: str, rows: Sequence[tuple[str, OutputReport]]) -> Table:
-  table = Table(title=title)
-  if of:
+def _difference_table(title: str, of: str, rows: Sequence[tuple[str, OutputReport]], width: int) -> Table:
+  """With little width a node stands above its output, and there are no least tolerances (--json has them)."""
+  wide = width >= WIDE_ENOUGH
+  table = Table(title=title, box=_box(width))
+  if of and wide:
     table.add_column(of, overflow="fold")
-  for name in ("output", "worst input"):
-    table.add_column(name, overflow="fold")
-  for name in ("rel. L2", "limit", "least atol", "least rtol"):
+  table.add_column("output" if wide or not of else f"{of}, output", overflow="fold")
+  table.add_column("worst input", overflow="fold")
+  for name in ("rel. L2", "limit", "least atol", "least rtol")[: 4 if wide else 2]:
     table.add_column(name, justify="right", no_wrap=True)
-  table.add_column("result", overflow="fold")
+  table.add_column("result", overflow="fold", min_width=9)
   for owner, o in rows:
     result = "identical" if o.identical else "passed" if o.passed else "FAILED"
     table.add_row(
-      *([owner] if of else []),
-      o.name,
+      *([owner] if of and wide else []),
+      o.name if wide or not of else f"{owner}\n  {o.name}",
       o.worst,
-      *(_number(x) for x in (o.needed_rtol, o.rtol, o.least_atol, o.least_rtol)),
+      *(_number(x) for x in (o.needed_rtol, o.rtol, o.least_atol, o.least_rtol)[: 4 if wide else 2]),
       f"{result}: {o.reason}" if o.reason else result,
     )
   return table
+
+
+def _box(width: int) -> Box | None:
+  """Lines where there is room for them."""
+  return HEAVY_HEAD if width >= WIDE_ENOUGH else None
 
 
 def _ends(names: list[str]) -> str:
@@ -140,11 +148,17 @@ def _proof(region: RegionReport) -> str:
   return f"{region.proof.draws} draws{bound}"
 
 
-def _result(region: RegionReport) -> str:
+def _result(region: RegionReport, said: set[str]) -> str:
+  """``said``: reasons whose text stands in a row above."""
   if region.status == "replaced":
-    how = region.choice if region.ran in (None, region.choice) else f"{region.choice}, {region.ran}"
+    no_news = region.ran in (None, region.choice, NEVER_RAN)
+    how = region.choice if no_news else f"{region.choice}, {region.ran}"
     return f"replaced ({how})" if how else "replaced"
-  why = ": ".join(part for part in (region.reason, region.reason_text) if part)
+  parts = [part for part in (region.reason, region.reason_text) if part]
+  why = ": ".join(parts)
+  if why in said:
+    why = parts[0]
+  said.add(why)
   return f"kept: {why}" if why else "kept"
 
 

@@ -2,6 +2,7 @@
 
 import random
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from scipy import optimize
 from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match import partition
+from mirage_onnx.match import partition, small_choice
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.partition import choose
+from mirage_onnx.match.small_choice import least_cost
 
 
 def gone(program, used):
@@ -120,6 +122,34 @@ def test_best_of_all_choices(seed):
   check_choice(seed, 12)
 
 
+@settings(max_examples=40)
+@given(st.integers(0, 10**6))
+def test_the_gain_of_trying_is_that_of_the_solver(seed):
+  pick = random.Random(seed)
+  program = random_program(pick)
+  found = list(find_candidates(program).candidates)
+  some = pick.sample(found, min(len(found), 14))
+  times = [pick.randint(1, 60) / 4 for _ in some]
+  node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+  pairs = [(n.name, pick.choice(program.nodes).name) for n in pick.sample(program.nodes, 2)]
+  alone = {n: (p, pick.choice([0.1, 0.5, 3.0])) for n, p in pairs if n != p}
+  gains, answers = [], []
+  for most in (10**9, -1):
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(small_choice, "MOST", most)
+      patch.setattr(partition, "least_cost", lambda *a: answers.append(least_cost(*a)) or answers[-1])
+      used = choose(program, some, times, node_us, alone)
+    assert is_acyclic(program, [some[i] for i in used])
+    left = gone(program, [some[i] for i in used])
+    lone = sum(us for n, (p, us) in alone.items() if p in left and n not in left)
+    gains.append(gain(program, used, some, times, node_us) - lone)
+  assert gains[0] == pytest.approx(gains[1], abs=0.05)
+  assert not some or answers[-1] is None
+  parents = {p for p, _ in alone.values()}
+  pays = all(us <= node_us[p] for p, us in alone.values()) and len(parents) == len(alone)
+  assert not some or not pays or answers[0] is not None
+
+
 @pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.integers(0, 10**9))
@@ -172,6 +202,25 @@ def test_windows_where_the_whole_is_not_proven(net, monkeypatch):
   got = gain(program, choose(program, found, times, node_us), found, times, node_us)
   assert len(calls) > 1
   assert 0.9 * best <= got <= best + 0.05
+
+
+@settings(max_examples=20)
+@example(10525)
+@given(st.integers(0, 10**6))
+def test_without_any_time_the_choice_is_at_least_a_greedy_one(seed):
+  """A solver that never finds anything: what is chosen can be rewritten, and gains where one region does."""
+  pick = random.Random(seed)
+  program = random_program(pick)
+  found = list(find_candidates(program).candidates)
+  times = [pick.randint(1, 60) / 4 for _ in found]
+  node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(small_choice, "MOST", -1)
+    patch.setattr(optimize, "milp", lambda *a, **k: SimpleNamespace(status=1, x=None))
+    used = choose(program, found, times, node_us)
+  assert is_acyclic(program, [found[i] for i in used])
+  alone = [gain(program, [i], found, times, node_us) for i in range(len(found))]
+  assert gain(program, used, found, times, node_us) >= max([0.0, *alone]) - 0.05
 
 
 @settings(max_examples=20)

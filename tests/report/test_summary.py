@@ -27,13 +27,13 @@ def test_of_the_whole_model():
   """Not of the replaced regions, which overlap; what is unknown, or was not searched, is said."""
   found = report(REGION, model=MODEL, found=FOUND, checked="the same bits without the library")
   assert summary(found).splitlines() == [
-    "whole model: 75.0 → 30.0 µs (2.50x), predicted; kernels chosen by prediction; "
-    "left out: 3 nodes of unknown time (1 of them replaced); 1 node counted as their bytes' time alone",
-    "regions: 1 replaced in 2 places (9 of 20 nodes → 2), 9 kept, 30 not reached, of 40, which overlap; "
+    "whole model: 75.0 → 30.0 µs (2.50x), predicted; "
+    "left out: 3 nodes of unknown time (1 of them replaced); 1 node counted by what must be read and written",
+    "regions: 1 replaced in 2 places (9 of 20 nodes → 2), 9 kept, 30 not reached (of 40, which overlap); "
     "1 searched in part",
     "wrote my out.onnx in 2.5 s; checked: the same bits without the library",
-    "next: the same command with a larger --budget goes on where this one ended",
     "next: mirage-onnx verify in.onnx 'my out.onnx'",
+    "next: the same command with a larger --budget goes on where this one ended",
   ]
   assert model_us(found) == (75.0, 30.0)
   assert model_us(report(REGION)) is None
@@ -58,8 +58,8 @@ def test_nothing_replaced():
   found = report(kept, model=AS_IT_WAS, found=DONE, barriers={"OP_UNKNOWN": 3, "DTYPE": 1}, checked="nothing")
   assert summary(found).splitlines() == [
     "whole model: as it was, 75.0 µs, predicted; left out: 3 nodes of unknown time; "
-    "1 node counted as their bytes' time alone",
-    "regions: 0 replaced, 40 kept, of 40, which overlap; nodes in no region: 1 DTYPE, 3 OP_UNKNOWN",
+    "1 node counted by what must be read and written",
+    "regions: 0 replaced, 40 kept (of 40, which overlap); nodes in no region: 1 DTYPE, 3 OP_UNKNOWN",
     "wrote my out.onnx in 2.5 s",
     "next: mirage-onnx inspect in.onnx shows what could be fused",
     "next: --target local on the GPU times what a prediction left alone",

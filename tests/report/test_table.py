@@ -29,7 +29,7 @@ def report(*regions, **change):
 
 
 def draw(thing, width=160):
-  console = Console(file=io.StringIO(), width=width, highlight=False)
+  console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
   console.print(thing)
   return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
@@ -55,8 +55,9 @@ def test_eighty_columns_cut_nothing():
   late = [region(**{**KEPT, "id": f"b{i}"}, reason="BUDGET", reason_text="no time") for i in range(20)]
   text = draw(region_table(report(long, *late), 80), width=80)
   assert max(map(len, text.splitlines())) <= 80 and "…" not in text.replace(" … ", "")
-  assert "r12" in text and "12345.6" in text and "b7" in text and "b8" not in text
-  assert "12 more" in text
+  assert "r12" in text and "12345.6" in text and "b3" in text and "b4" not in text
+  assert text.splitlines()[-1].startswith("and 16 more")
+  assert text.count("kept: BUDGET") == 4 and text.count("no time") == 1  # a reason is said once
 
 
 def output(**change):
@@ -114,6 +115,17 @@ def test_verify(golden):
     first_divergence="mirage/1/gate",
   )
   assert "".join(draw(part) for part in verify_tables(report)) == golden
+
+
+def test_eighty_columns_cut_nothing_of_verify():
+  """Longer names than a third of the width, and names that look like markup, as they are."""
+  names = ["/model/layers.0/[/x]", "mirage/10/node_layer_norm_and_linear"]
+  found = verified(regions=[output(node=names[1], name=names[0])])
+  text = "".join(draw(part, 80) for part in verify_tables(found, 80))
+  assert max(map(len, text.splitlines())) <= 80
+  lines = [line.strip() for line in text.splitlines()]
+  assert any(line.startswith(names[1]) and line.endswith("passed") for line in lines), text
+  assert names[0] in lines and "least atol" not in text
 
 
 def test_verify_without_kernels():

@@ -94,7 +94,7 @@ def test_every_region_that_the_time_cut_off_is_listed():
   late = found["found"]["by_result"]["BUDGET"]["regions"]
   rows = [r for r in found["regions"] if r["reason"] == "BUDGET"]
   assert len(rows) == late > 1
-  assert f"{late} not reached, of {found['found']['regions']}," in summary(check_report(found))
+  assert f"{late} not reached (of {found['found']['regions']}," in summary(check_report(found))
 
 
 def test_no_time_is_said_to_be_zero(net):
