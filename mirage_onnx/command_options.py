@@ -66,7 +66,8 @@ Profile = Annotated[
     "--target",
     metavar="NAME",
     help=f"GPU: {', '.join(TARGETS)}, an architecture (sm_86), one of its GPUs by size (sm_86x46), or local "
-    "(the present one). Default: local where there is a GPU, else h200.",
+    "(the present one); for optimize also several in one file (h200,a100). Default: local where there is a "
+    "GPU, else h200.",
   ),
 ]
 #: What ``VERB --help`` ends with.
