@@ -42,10 +42,11 @@ from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.several_targets import run_several
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
-from mirage_onnx.target import H200, Rated, Target, get_target, get_targets, joined
+from mirage_onnx.target import H200, Target, get_target, get_targets, joined
 from mirage_onnx.tune.declared_sizes import checked_sizes
 from mirage_onnx.tune.lock import read_lock, write_lock
 from mirage_onnx.tune.other_gpu import least_margin
+from mirage_onnx.tune.rating import Rating
 from mirage_onnx.writing import Destination, write
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def optimize(
   lock: str | Path | None = None,
   locked: bool = False,
   page: str | Path | None = None,
+  profile: str | Path | None = None,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -121,6 +123,8 @@ def optimize(
           before that wrote it, what that one wrote stays.
       locked: write what ``lock`` says, the same bytes, without a search or a GPU.
       page: a file for the report as one HTML page; ``report_page`` makes it of the output later.
+      profile: a file that ``mirage-onnx calibrate --profile`` wrote on the target's GPU, here or elsewhere:
+          its rates are those of the target. Without ``target`` that GPU is it.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -133,7 +137,8 @@ def optimize(
     raise MirageError(
       "ORT_MISSING", "what is written is checked in onnxruntime (check=False, --no-check: not)"
     )
-  targets, measure = ((H200,), False) if locked else _targets(target)
+  rated = Rating.of(profile, locked)
+  targets, measure = ((H200,), False) if locked else _targets(rated.target(target))
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   if page is not None:
@@ -153,14 +158,15 @@ def optimize(
       )  # fmt: skip
       o = recorded.options
       margin, tiled, shapes, external, measure = o.margin, o.tiled, o.shapes, o.external, o.measured
-    profile, several, asked = targets[0], joined(targets) if len(targets) > 1 else "", margin
-    profile = _with_measured_rates(profile) if measure and recorded is None else profile
-    margin = margin if measure or several else least_margin(profile, margin)
+    if recorded is None:
+      targets = rated.with_rates(targets, measure, emit or events.silent)
+    used, several, asked = targets[0], joined(targets) if len(targets) > 1 else "", margin
+    margin = margin if measure or several else least_margin(used, margin)
     weights = External(external) if external else None
     if target_path is not None:
       check_output(target_path, loaded.path, loaded.proto, external=weights)
     options = Options(
-      profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
+      used, margin, 300.0 if budget_s is None else budget_s, workers, measure,
       journal=Path(journal) if journal is not None else None,
       stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
       tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
@@ -171,11 +177,11 @@ def optimize(
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
       run, options = run_several(loaded, options, targets, emit or events.silent, locks)
-      profile = options.target
+      used = options.target
     else:
       run = pipeline.run(loaded, options, emit or events.silent)
     checked, gate = None, None
-    notes = Notes(source, profile)
+    notes = Notes(source, used)
     if target_path is not None:
       if lock_path is not None and recorded is None and not several:
         run, recorded = better_of(run, lock_path, loaded, options, external, emit or events.silent)
@@ -228,13 +234,13 @@ def optimize(
     from mirage_onnx.report.record_run import record_run
 
     folder = target_path.resolve().parent if target_path is not None else None
-    write_page(Path(page), record_run(run, source, profile, gate), ModelFile(run.model, folder))
+    write_page(Path(page), record_run(run, source, used, gate), ModelFile(run.model, folder))
   report = {
     "schema": SCHEMA,
     "input": str(source) if source is not None else None,
     "output": str(output) if output is not None else None,
-    "target": several or profile.name,
-    "targets": targets_report(run, profile) if several else [],
+    "target": several or used.name,
+    "targets": targets_report(run, used) if several else [],
     "seconds": round(time.monotonic() - start, 3),
     "model": model_report(run),
     "found": found_report(run),
@@ -280,14 +286,6 @@ def _targets(name: str | None) -> tuple[tuple[Target, ...], bool]:
     return get_targets(name), False
   target, measure = _target(name)
   return (target,), measure
-
-
-def _with_measured_rates(profile: Target) -> Target:
-  if profile.rated is Rated.MEASURED:
-    return profile
-  from mirage_onnx.tune.local import local_target
-
-  return local_target()
 
 
 def _warn_of_others(emit: events.Emit) -> None:

@@ -67,6 +67,10 @@ ERRORS: dict[str, Entry] = {
     "the driver loads nothing that the installed compiler makes",
     "update the NVIDIA driver, or pip install nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12",
   ),
+  "PROFILE_INVALID": Entry(
+    "a profile file is damaged, or of another GPU",
+    "mirage-onnx calibrate --profile FILE writes one on the GPU that is meant",
+  ),
   "GPU_NEEDED": Entry(
     "tune measures kernels, and there is no GPU here that runs those of the model",
     "run it on the machine that will run the model; its kernels stay as they are",
