@@ -32,6 +32,7 @@ from mirage_onnx.report.optimize_report import (
   found_report,
   measured_report,
   model_report,
+  targets_report,
 )
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.run_record import kept_record
@@ -39,12 +40,14 @@ from mirage_onnx.report.schema import SCHEMA, check_report
 from mirage_onnx.report.summary import summary
 from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
+from mirage_onnx.several_targets import run_several
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
-from mirage_onnx.target import H200, Rated, Target, get_target
+from mirage_onnx.target import H200, Target, get_target, get_targets, joined
 from mirage_onnx.tune.declared_sizes import checked_sizes
 from mirage_onnx.tune.lock import read_lock, write_lock
 from mirage_onnx.tune.other_gpu import least_margin
+from mirage_onnx.tune.rating import Rating
 from mirage_onnx.writing import Destination, write
 
 if TYPE_CHECKING:
@@ -91,15 +94,17 @@ def optimize(
   lock: str | Path | None = None,
   locked: bool = False,
   page: str | Path | None = None,
+  profile: str | Path | None = None,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
   Args:
       model: a path, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or what ``torch.onnx.export`` returns.
       output: where to write the model, atomically.
-      target: a GPU (``h200``, ``RTX 4090``, ``sm_86``) or ``local``, the present one; default: ``local``
-          where there is a GPU, else ``h200``. With ``local`` kernels are timed against ONNX Runtime, else
-          they must be predicted faster by ``margin``, by 0.4 where nobody measured the GPU.
+      target: a GPU (``h200``, ``RTX 4090``, ``sm_86``), several (``h200,a100``) for one file that all of
+          them run, or ``local``, the present one; default: ``local`` where there is a GPU, else ``h200``.
+          With ``local`` kernels are timed against ONNX Runtime, else they must be predicted faster by
+          ``margin``, by 0.4 where nobody measured the GPU.
       budget_s: seconds for the whole run (default 300); what it does not reach is left as it was.
       margin: the least predicted gain of a region, as a share of its time; no matter with ``local``.
       workers: processes of the search (default: one per core).
@@ -123,6 +128,8 @@ def optimize(
           before that wrote it, what that one wrote stays.
       locked: write what ``lock`` says, the same bytes, without a search or a GPU.
       page: a file for the report as one HTML page; ``report_page`` makes it of the output later.
+      profile: a file that ``mirage-onnx calibrate --profile`` wrote on the target's GPU, here or elsewhere:
+          its rates are those of the target. Without ``target`` that GPU is it.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -137,7 +144,8 @@ def optimize(
     raise MirageError(
       "ORT_MISSING", "what is written is checked in onnxruntime (check=False, --no-check: not)"
     )
-  profile, measure = (H200, False) if locked else _target(target)
+  rated = Rating.of(profile, locked)
+  targets, measure = ((H200,), False) if locked else _targets(rated.target(target))
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   if page is not None:
@@ -151,19 +159,21 @@ def optimize(
       if lock_path is None or target_path is None:
         raise MirageError("OPTION_INVALID", "locked needs an output and its lock")
       recorded = read_lock(lock_path)
-      profile = check_same(
+      targets = check_same(
         recorded, loaded, target=target, margin=margin, tiled=tiled, shapes=checked_sizes(shapes or {}),
         external=external,
       )  # fmt: skip
       o = recorded.options
       margin, tiled, shapes, external, measure = o.margin, o.tiled, o.shapes, o.external, o.measured
-    profile = _with_measured_rates(profile) if measure and recorded is None else profile
-    margin = margin if measure else least_margin(profile, margin)
+    if recorded is None:
+      targets = rated.with_rates(targets, measure, emit or events.silent)
+    used, several, asked = targets[0], joined(targets) if len(targets) > 1 else "", margin
+    margin = margin if measure or several else least_margin(used, margin)
     weights = External(external) if external else None
     if target_path is not None:
       check_output(target_path, loaded.path, loaded.proto, external=weights)
     options = Options(
-      profile, margin, 300.0 if budget_s is None else budget_s, workers, measure,
+      used, margin, 300.0 if budget_s is None else budget_s, workers, measure,
       journal=Path(journal) if journal is not None else None,
       stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
       tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
@@ -171,11 +181,16 @@ def optimize(
     )  # fmt: skip
     if measure and recorded is None:
       _warn_of_others(emit or events.silent)
-    run = pipeline.run(loaded, options, emit or events.silent)
+    if several:
+      locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
+      run, options = run_several(loaded, options, targets, emit or events.silent, locks)
+      used = options.target
+    else:
+      run = pipeline.run(loaded, options, emit or events.silent)
     checked, gate = None, None
-    notes = Notes(source, profile)
+    notes = Notes(source, used)
     if target_path is not None:
-      if lock_path is not None and recorded is None:
+      if lock_path is not None and recorded is None and not several:
         run, recorded = better_of(run, lock_path, loaded, options, external, emit or events.silent)
       begun, tell = time.monotonic(), emit or events.silent
       tell(events.StageStarted("write"))
@@ -212,6 +227,8 @@ def optimize(
           kept_record(run.model),
           notes.measured,
           notes.times_us if run.chosen else None,
+          several,
+          asked if several else None,
         )
         write_lock(lock_path, made)
       said = "; ".join((checked, *(gate.said() if gate else ())))
@@ -224,12 +241,13 @@ def optimize(
     from mirage_onnx.report.record_run import record_run
 
     folder = target_path.resolve().parent if target_path is not None else None
-    write_page(Path(page), record_run(run, source, profile, gate), ModelFile(run.model, folder))
+    write_page(Path(page), record_run(run, source, used, gate), ModelFile(run.model, folder))
   report = {
     "schema": SCHEMA,
     "input": str(source) if source is not None else None,
     "output": str(output) if output is not None else None,
-    "target": profile.name,
+    "target": several or used.name,
+    "targets": targets_report(run, used) if several else [],
     "seconds": round(time.monotonic() - start, 3),
     "model": model_report(run),
     "found": found_report(run),
@@ -270,12 +288,11 @@ def _target(name: str | None) -> tuple[Target, bool]:
   return H200, False
 
 
-def _with_measured_rates(profile: Target) -> Target:
-  if profile.rated is Rated.MEASURED:
-    return profile
-  from mirage_onnx.tune.local import local_target
-
-  return local_target()
+def _targets(name: str | None) -> tuple[tuple[Target, ...], bool]:
+  if name is not None and "," in name:
+    return get_targets(name), False
+  target, measure = _target(name)
+  return (target,), measure
 
 
 def _warn_of_others(emit: events.Emit) -> None:

@@ -50,7 +50,7 @@ def write_page(path: Path, record: RunRecord, file: ModelFile) -> None:
   """
   from mirage_onnx.report.page import page
 
-  write_text(path, page(record, file))
+  write_text(path, page(record, _of_record(file, record)))
 
 
 def reduce(
@@ -103,7 +103,8 @@ def node_times(model: str | Path) -> dict[str, Any]:
   from mirage_onnx.report.node_data import node_data
 
   file = ModelFile.read(model)
-  return node_data(run_record.read(file.proto), file)
+  record = run_record.read(file.proto)
+  return node_data(record, _of_record(file, record))
 
 
 def report_page(model: str | Path) -> str:
@@ -116,4 +117,17 @@ def report_page(model: str | Path) -> str:
   from mirage_onnx.report.page import page as page_of
 
   file = ModelFile.read(model)
-  return page_of(run_record.read(file.proto), file)
+  record = run_record.read(file.proto)
+  return page_of(record, _of_record(file, record))
+
+
+def _of_record(file: ModelFile, record: RunRecord) -> ModelFile:
+  """A file for several targets as the one sees it that the record is of."""
+  from mirage_onnx.custom_op.target_view import only
+  from mirage_onnx.target import get_target
+
+  try:
+    target = get_target(record.target)
+  except MirageError:  # of a GPU that was timed under a name of its own
+    return file
+  return only(file, target.suffix)

@@ -16,6 +16,7 @@ from mirage_onnx.target import TARGETS, Rated, Target
 from mirage_onnx.tune.device import PresentGpu, driver_api_version
 from mirage_onnx.tune.local import rates_of, usable_gpu, usable_profile
 from mirage_onnx.tune.machine import driver_version, machine_of
+from mirage_onnx.tune.profile_file import profile_of
 from mirage_onnx.tune.rates import Rates, kept_rates
 
 #: A rate that is so much worse than the profile's is no accident of a measurement.
@@ -33,6 +34,7 @@ class Calibration:
   """``profile``: of this GPU, None where it has none; ``kept``: measured before."""
 
   gpu: PresentGpu
+  target: Target
   machine: dict[str, str]
   rates: Rates
   profile: Target | None
@@ -46,6 +48,10 @@ class Calibration:
       "profile": self.profile.name if self.profile else None, "profile_rates": own, "kept": self.kept,
       "worse": list(self.worse()),
     }  # fmt: skip
+
+  def to_file(self) -> str:
+    """What ``--profile`` writes (``tune/profile_file.py``)."""
+    return profile_of(self.gpu, self.target, self.machine, self.rates).text()
 
   def worse(self) -> tuple[str, ...]:
     """The rates that are worse than the profile's."""
@@ -62,7 +68,7 @@ def calibrated(*, again: bool = False) -> Calibration:
   machine = machine_of(gpu, driver_version(driver_api_version())).text
   kept = not again and kept_rates(machine) is not None
   rates = rates_of(gpu, target, again=again)
-  return Calibration(gpu, machine, rates, TARGETS.get(target.name), kept)
+  return Calibration(gpu, target, machine, rates, TARGETS.get(target.name), kept)
 
 
 def to_lines(found: Calibration) -> str:

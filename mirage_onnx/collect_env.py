@@ -70,7 +70,8 @@ def verdict(facts: dict[str, Any]) -> str:
     return "not ready for this GPU: pip uninstall onnxruntime; pip install 'mirage-onnx[cu13]'"
   serves = re.search(r"driver for CUDA (\d+)", gpu[0])
   if serves and int(serves[1]) < int(str(facts["nvrtc"]).partition(".")[0]):
-    return f"not ready for this GPU: its driver serves CUDA {serves[1]}: update it, or use an NVRTC as old"
+    older = "pip install nvidia-cuda-nvrtc-cu12" if serves[1] == "12" else "use an NVRTC as old"
+    return f"not ready for this GPU: its driver serves CUDA {serves[1]}: update it, or {older}"
   if len({g.partition(": ")[2] for g in gpu}) > 1:
     first = gpu[0].partition(", ")[0]
     return f"ready; kernels are chosen for GPU {first}: CUDA_VISIBLE_DEVICES says which one is 0"
@@ -157,10 +158,20 @@ def _library() -> str:
 
 
 def _nvrtc() -> str:
+  from mirage_onnx.codegen.nvrtc_choice import chosen, driver_serves, installed
+
+  found, serves = chosen(), driver_serves()
   from cuda.bindings import nvrtc
 
   code, major, minor = nvrtc.nvrtcVersion()
-  return f"{major}.{minor}" if not int(code) else f"none (error {int(code)})"
+  if int(code):
+    return f"none (error {int(code)})"
+  driver = (
+    f"the driver serves CUDA {serves // 1000}.{serves % 1000 // 10}" if serves else "there is no driver"
+  )
+  several = len(installed()) > 1
+  which = f"{found.package} {found.version}" if found else "where cuda-bindings find it"
+  return f"{major}.{minor} ({which}{', of several' if several else ''}; {driver})"
 
 
 def cache_folder() -> str:

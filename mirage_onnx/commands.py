@@ -124,6 +124,13 @@ def optimize(
       "written, and drop regions until it is faster with confidence at all declared sizes.",
     ),
   ] = True,
+  profile: Annotated[
+    Path | None,
+    typer.Option(
+      metavar="FILE.json",
+      help="Rates of the target's GPU that calibrate --profile has measured, here or elsewhere.",
+    ),
+  ] = None,
   locked: Annotated[
     bool,
     typer.Option(
@@ -198,6 +205,7 @@ def optimize(
       model_check=model_check,
       lock=lock,
       locked=locked,
+      profile=profile,
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,7 +63,8 @@ def verify(
   """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
 
   The CUDA text of ``b`` is generated again and compared. onnxruntime runs in a child process: what kills
-  it is one of the ``failures``, or SESSION_FAILED.
+  it is one of the ``failures``, or SESSION_FAILED. With kernels for several targets ``b`` is compared once
+  as each of them runs it.
 
   Args:
       a: the original: its path, or a model in memory, as ``optimize`` takes them.
@@ -81,21 +82,36 @@ def verify(
   Raises:
       MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
   """
-  from mirage_onnx.custom_op.choose_path import choose_path
   from mirage_onnx.custom_op.compare_inputs import read_inputs
-  from mirage_onnx.custom_op.isolated import compare_isolated
-  from mirage_onnx.custom_op.sources import check_sources
+  from mirage_onnx.custom_op.comparison import together
+  from mirage_onnx.custom_op.target_view import seen_file, suffixes_of
 
   dims = checked_sizes(shapes or {})
   with stored(a) as first, stored(b) as second:
     _check_pair(first, second, seed, dims)
-    provider, emulate, advice = choose_path(second, provider, emulate)
     given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
-    source = check_sources(second, strict=emulate, original=first)
-    found = compare_isolated(
-      str(first), str(second), seed=seed, provider=provider, rtol=rtol, emulate=emulate, inputs=given,
-      bisect=bisect, dims=dims,
-    )  # fmt: skip
+    how: dict[str, Any] = {"seed": seed, "rtol": rtol, "inputs": given, "bisect": bisect, "dims": dims}
+    suffixes = suffixes_of(ModelFile.read(second).proto)
+    if len(suffixes) < 2:
+      return _verified(first, second, provider, emulate, how)
+    found = {}
+    for suffix in suffixes:
+      with seen_file(second, suffix) as seen:
+        found[suffix] = _verified(first, seen, provider, emulate, how)
+    return together(found)
+
+
+def _verified(
+  a: str | Path, b: str | Path, provider: str | None, emulate: bool | None, how: Mapping[str, Any]
+) -> Comparison:
+  """Of a model for one target."""
+  from mirage_onnx.custom_op.choose_path import choose_path
+  from mirage_onnx.custom_op.isolated import compare_isolated
+  from mirage_onnx.custom_op.sources import check_sources
+
+  provider, emulate, advice = choose_path(b, provider, emulate)
+  source = check_sources(b, strict=emulate, original=a)
+  found = compare_isolated(str(a), str(b), provider=provider, emulate=emulate, **how)
   note = "; ".join(text for text in (found.note, advice) if text)
   return replace(found.with_source(source.text, source.unseen), note=note)
 

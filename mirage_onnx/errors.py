@@ -65,7 +65,11 @@ ERRORS: dict[str, Entry] = {
   ),
   "DRIVER_TOO_OLD": Entry(
     "the driver loads nothing that the installed compiler makes",
-    "update the NVIDIA driver, or install the nvidia-cuda-nvrtc of the driver's CUDA version",
+    "update the NVIDIA driver, or pip install nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12",
+  ),
+  "PROFILE_INVALID": Entry(
+    "a profile file is damaged, or of another GPU",
+    "mirage-onnx calibrate --profile FILE writes one on the GPU that is meant",
   ),
   "GPU_NEEDED": Entry(
     "tune measures kernels, and there is no GPU here that runs those of the model",

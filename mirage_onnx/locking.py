@@ -1,23 +1,26 @@
 """What a run has written as a lock (``tune/lock.py``), and whether a later run is the same one."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_onnx import __version__, events, pipeline
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.target import Target, get_target
+from mirage_onnx.target import Target, get_target, get_targets, joined
 from mirage_onnx.tune.lock import (
   Lock,
   LockedKernel,
   LockedNode,
   LockedOptions,
+  LockedOther,
   LockedRegion,
   LockedTimes,
   LockedVersions,
@@ -26,6 +29,9 @@ from mirage_onnx.tune.lock import (
 )
 from mirage_onnx.tune.other_gpu import least_margin
 from mirage_onnx.tune.outcome import CUT_OFF, Outcome
+
+if TYPE_CHECKING:
+  from mirage_onnx.tune.realise import Chosen
 
 #: The margin that counts as not given.
 DEFAULT_MARGIN = 0.2
@@ -42,38 +48,50 @@ def lock_of(
   record: str = "",
   measured: str = "",
   times_us: tuple[float, float] | None = None,
+  targets: str = "",
+  margin: float | None = None,
 ) -> Lock:
   """The lock of what ``run`` has written to ``output``.
 
+  ``targets``: all of them, where there are several, with the ``margin`` that was asked for.
   ``times_us``: of the whole model before and after as it was measured; left out: as predicted.
   """
   if times_us is None and run.times:
     times_us = run.times.before_us, run.times.after_us
-  places: dict[str, int] = {}
-  nodes, own = list[LockedNode](), list[tuple[Outcome, list[Any]]]()
-  for c, o in run.chosen:
-    at = places.setdefault(o.region.key, len(places))
-    if at == len(own):
-      own.append((o, []))
-    own[at][1].append(c)
-    nodes.append(LockedNode(at, sorted(c.nodes), sorted(c.outputs)))
+  regions, nodes = _chosen(loaded, run.chosen)
   return Lock(
     format="mirage-onnx lock",
     version=1,
     input=input_hash(loaded),
     output=file_hash(output),
     options=LockedOptions(
-      options.target.name, options.measure, options.margin, options.tiled,
+      targets or options.target.name, options.measure, options.margin if margin is None else margin,
+      options.tiled,
       {name: list(sizes) for name, sizes in sorted(options.shapes.items())}, external,
     ),
     versions=here(_machine() if options.measure else None),
     before_us=times_us[0] if times_us else None,
     after_us=times_us[1] if times_us else None,
-    regions=_regions(loaded, own) if own else [],
+    regions=regions,
     nodes=nodes,
     record=record,
     measured=measured,
+    target=options.target.name if targets else "",
+    others=[LockedOther(o.target.name, *_chosen(loaded, o.chosen)) for o in run.others],
   )  # fmt: skip
+
+
+def _chosen(loaded: LoadedModel, chosen: Sequence[Chosen]) -> tuple[list[LockedRegion], list[LockedNode]]:
+  """The distinct regions of instances, and their nodes."""
+  places: dict[str, int] = {}
+  nodes, own = list[LockedNode](), list[tuple[Outcome, list[Any]]]()
+  for c, o in chosen:
+    at = places.setdefault(o.region.key, len(places))
+    if at == len(own):
+      own.append((o, []))
+    own[at][1].append(c)
+    nodes.append(LockedNode(at, sorted(c.nodes), sorted(c.outputs)))
+  return _regions(loaded, own) if own else [], nodes
 
 
 def _regions(loaded: LoadedModel, own: Sequence[tuple[Outcome, list[Any]]]) -> list[LockedRegion]:
@@ -107,13 +125,11 @@ def here(machine: Mapping[str, str] | None = None) -> LockedVersions:
   """The versions of this process."""
   found = [_version(name) for name in ("onnxruntime-gpu", "onnxruntime")]
   runtime = next((v for v in found if v), "none")
-  return LockedVersions(
-    __version__, _version("nvidia-cuda-nvrtc") or "none", runtime, dict(machine) if machine else None
-  )
+  return LockedVersions(__version__, _nvrtc(), runtime, dict(machine) if machine else None)
 
 
 def _name(target: str) -> str:
-  return "local" if target.lower() == "local" else get_target(target).name
+  return "local" if target.lower() == "local" else joined(get_targets(target))
 
 
 def check_same(
@@ -125,8 +141,8 @@ def check_same(
   tiled: bool | None,
   shapes: Mapping[str, Sequence[int]],
   external: str | None,
-) -> Target:
-  """The target of ``lock``, which is of this model, these options and these versions.
+) -> tuple[Target, ...]:
+  """The targets of ``lock``, which is of this model, these options and these versions.
 
   What is left out (None, no sizes, the default margin) is as in the lock.
 
@@ -136,7 +152,8 @@ def check_same(
   o, v, now = lock.options, lock.versions, here()
   wanted = "local" if o.measured else o.target
   given = wanted if target is None else _name(target)
-  least = margin if o.measured else least_margin(get_target(o.target), margin)
+  of = (get_target(o.target),) if o.measured else get_targets(o.target)
+  least = margin if o.measured or len(of) > 1 else least_margin(of[0], margin)
   pairs: list[tuple[str, object, object]] = [
     ("the model", input_hash(loaded), lock.input),
     ("--target", given, wanted),
@@ -150,7 +167,7 @@ def check_same(
   differ = [f"{what} is {_short(a)}, {_short(b)} in the lock" for what, a, b in pairs if a != b]
   if differ:
     raise MirageError("LOCK_DIFFERS", "; ".join(differ))
-  return get_target(o.target)
+  return of
 
 
 def better_of(
@@ -234,6 +251,12 @@ def _machine() -> Mapping[str, str] | None:
 
   machine = present_machine()
   return machine.text if machine else None
+
+
+def _nvrtc() -> str:
+  from mirage_onnx.codegen.nvrtc_choice import chosen_version
+
+  return chosen_version()
 
 
 def _version(package: str) -> str:

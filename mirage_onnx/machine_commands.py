@@ -39,7 +39,7 @@ def env(as_json: Json = False) -> int:
 def calibrate(
   profile: Annotated[
     Path | None,
-    typer.Option("--profile", metavar="FILE.json", help="Write what was measured, and on what, to FILE."),
+    typer.Option("--profile", metavar="FILE.json", help="Write it to FILE, for optimize --profile."),
   ] = None,
   again: Annotated[bool, typer.Option("--again", help="Measure also where it is known already.")] = False,
   as_json: Json = False,
@@ -53,7 +53,7 @@ def calibrate(
 
   found = calibrated(again=again)
   if profile is not None:
-    write(profile, json.dumps(found.to_dict(), indent=1) + "\n")
+    write(profile, found.to_file())
     print(f"wrote {profile}", file=sys.stderr)
   if as_json:
     print_json(found.to_dict())

@@ -57,6 +57,7 @@ def tune(
   check_file(path)
   from mirage_onnx.custom_op.model_nodes import ModelFile
   from mirage_onnx.custom_op.race import race
+  from mirage_onnx.custom_op.target_view import suffixes_of
   from mirage_onnx.racing import Gate
   from mirage_onnx.report.optimize_report import measured_report
   from mirage_onnx.report.retuned_record import keep, saved_us, without
@@ -69,6 +70,9 @@ def tune(
   record, nodes = read(file.proto), file.custom_nodes()
   if not nodes:
     raise MirageError("REPORT_MISSING", "the model has no kernels: nothing in it was replaced")
+  if len(suffixes := suffixes_of(file.proto)) > 1:
+    why = f"the model has kernels for {len(suffixes)} targets ({', '.join(suffixes)})"
+    raise MirageError("OPTION_INVALID", f"{why}: optimize the original with --target local on this GPU")
   points = _points(file.proto, sizes)
   if timer is None:
     _require_gpu(nodes)

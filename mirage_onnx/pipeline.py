@@ -25,7 +25,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.candidates import Matches, find_candidates
+from mirage_onnx.match.candidates import Matches, RegionCandidate, find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.rewrite.replacement import NAME_POOL
 from mirage_onnx.superopt.hooks import Hooks, never
@@ -39,6 +39,7 @@ from mirage_onnx.tune.outcome import Outcome, grouped
 from mirage_onnx.tune.worth import refuse_search
 
 if TYPE_CHECKING:
+  from mirage_onnx.rewrite.apply import Layer
   from mirage_onnx.tune.dynamic import Dynamic
   from mirage_onnx.tune.lock import Lock
   from mirage_onnx.tune.realise import Chosen
@@ -64,7 +65,8 @@ class Options:
   run, ``began`` (of ``time.monotonic``) its start, where that was before ``run`` is called.
   ``emulate``: a predicted choice is run once before it ships (``tune/emulated.py``).
   ``streamed``: copies of large external weights in another order are left to ``save_model``.
-  ``lock``: what is chosen, by an earlier run; nothing is searched or timed.
+  ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what is
+  replaced for other targets in the same file: a region is one of these, or has no node of them.
   """
 
   target: Target
@@ -84,6 +86,7 @@ class Options:
   emulate: bool = False
   began: float | None = None
   lock: Lock | None = None
+  beside: tuple[RegionCandidate, ...] = ()
 
   @property
   def searched_margin(self) -> float:
@@ -92,10 +95,25 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherTarget:
+  """The instances that one more target replaces in the same file."""
+
+  target: Target
+  chosen: tuple[Chosen, ...]
+
+  def layer(self) -> Layer:
+    """Its kernels."""
+    from mirage_onnx.rewrite.apply import Layer
+
+    return Layer(self.target, tuple((c.region, o.compiled) for c, o in self.chosen if o.compiled))
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
   """Everything a report needs; ``outcomes`` by region key, ``chosen`` the replaced instances.
 
   ``node_us``: times of nodes in ONNX Runtime, ``times`` of the whole; ``points``: the declared sizes.
+  ``others``: what the model has for further targets.
   """
 
   model: onnx.ModelProto
@@ -106,6 +124,7 @@ class Run:
   node_us: Mapping[str, float] = field(default_factory=dict)
   times: ModelTimes | None = None
   points: tuple[Mapping[str, int], ...] = ({},)
+  others: tuple[OtherTarget, ...] = ()
 
   def counts(self) -> Counter[str]:
     """Region key -> replaced instances."""
@@ -124,7 +143,7 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
   with _stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
     limits = replace(TILED if options.tiled else Limits(), single=options.every)
-    matches = find_candidates(program, limits, declared.typical)
+    matches = find_candidates(program, limits, declared.typical).beside(options.beside)
     typical = program.sized(declared.typical)
     node_us = _node_us(typical, options)
     if options.measure and not options.every and options.lock is None:
@@ -257,17 +276,25 @@ def _table_us(program: Program, options: Options) -> dict[str, float]:
 
 
 def with_these(run: Run, loaded: LoadedModel, options: Options, some: Sequence[int]) -> Run:
-  """``run``, of whose chosen instances only these are replaced; its times are of these."""
+  """``run``, of whose chosen instances only these are replaced; its times are of these.
+
+  For other targets all of theirs are, unless nothing is left.
+  """
   from mirage_onnx.rewrite.apply import apply
   from mirage_onnx.rewrite.turned import held
 
   chosen = [run.chosen[i] for i in some]
   kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
-  done = apply(loaded, kernels, options.target, pool=options.pool)
+  layers = [other.layer() for other in run.others] if chosen else []
+  done = apply(loaded, kernels, options.target, pool=options.pool, others=layers)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
+  others = tuple(
+    replace(other, chosen=tuple(other.chosen[i] for i in used))
+    for other, used in zip(run.others if chosen else (), done.others, strict=True)
+  )
   left = tuple(chosen[i] for i in done.used)
   times = _times(run.program, left, run.node_us, options) if run.times else None
-  return replace(run, model=model, chosen=left, times=times)
+  return replace(run, model=model, chosen=left, times=times, others=others)
 
 
 def refused(run: Run, before: Run, failed: Mapping[int, Rejection]) -> Run:

@@ -1,5 +1,17 @@
 """The device profiles (``targets``), under the name by which every stage asks for them."""
 
-from mirage_onnx.targets import H100, H200, TARGETS, Rated, Target, get_target, target_of_domain
+from mirage_onnx.targets import (
+  H100,
+  H200,
+  TARGETS,
+  Rated,
+  Target,
+  get_target,
+  get_targets,
+  joined,
+  target_of_domain,
+)
 
-__all__ = ["H100", "H200", "TARGETS", "Rated", "Target", "get_target", "target_of_domain"]
+__all__ = [
+  "H100", "H200", "TARGETS", "Rated", "Target", "get_target", "get_targets", "joined", "target_of_domain",
+]  # fmt: skip

@@ -14,6 +14,7 @@ from types import ModuleType
 from mirage_onnx import deadline
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.kept_cubins import KeptCubins
+from mirage_onnx.codegen.nvrtc_choice import chosen
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.source_digest import HEADER_SOURCES, source_digest
@@ -84,10 +85,11 @@ def _require_compiler() -> None:
   try:
     if importlib.util.find_spec("cuda.core") is None:
       raise ImportError("No module named 'cuda.core'")
+    chosen()
     from cuda.bindings import nvrtc
 
     nvrtc.nvrtcVersion()
-  except (ImportError, RuntimeError) as error:
+  except (ImportError, OSError, RuntimeError) as error:
     raise MirageError("COMPILER_MISSING", str(error)) from error
 
 

@@ -27,7 +27,7 @@ from mirage_onnx.superopt.structures import cache_folder
 #: Of the texts and of what is kept beside them; counted up when the form of a file changes.
 VERSION = 1
 #: The packages that compile.
-PACKAGES = ("nvidia-cuda-nvrtc", "cuda-core", "cuda-bindings")
+PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-core", "cuda-bindings")
 
 
 #: Of a kernel's parameters: a tensor, the size of an axis.

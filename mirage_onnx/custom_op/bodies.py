@@ -25,10 +25,21 @@ def with_bodies(model: onnx.ModelProto, outputs: Collection[str]) -> onnx.ModelP
     if wanted & set(node.output):
       called.add((node.domain, node.op_type))
       node.domain = BODY_DOMAIN
-  for function in [f for f in result.functions if (f.domain, f.name) in called]:
-    body = result.functions.add()
-    body.CopyFrom(function)
+  known, bodies = {(f.domain, f.name): f for f in model.functions}, list[onnx.FunctionProto]()
+  todo = [f for f in model.functions if (f.domain, f.name) in called]
+  while todo:  # a body may call the same region's operator for another target
+    body = onnx.FunctionProto()
+    body.CopyFrom(todo.pop(0))
     body.domain = BODY_DOMAIN
+    bodies.append(body)
+    for node in _custom(body):
+      key, node.domain = (node.domain, node.op_type), BODY_DOMAIN
+      if key in known and key not in called:
+        todo.append(known[key])
+      called.add(key)
+    if any(n.domain == BODY_DOMAIN for n in body.node):
+      body.opset_import.append(onnx.helper.make_opsetid(BODY_DOMAIN, 1))
+  result.functions.extend(bodies)
   if called:
     result.opset_import.append(onnx.helper.make_opsetid(BODY_DOMAIN, 1))
   return result
@@ -46,7 +57,12 @@ def inlined(model: onnx.ModelProto, outputs: Collection[str]) -> onnx.ModelProto
   if not called:
     return bodied
   result = inline_selected_functions(bodied, called)
-  used = {(n.domain, n.op_type) for n in _custom(result.graph)}
+  used, known = set[tuple[str, str]](), {(f.domain, f.name): f for f in result.functions}
+  todo = [(n.domain, n.op_type) for n in _custom(result.graph)]
+  while todo:
+    if (key := todo.pop()) not in used:
+      used.add(key)
+      todo += [(n.domain, n.op_type) for n in _custom(known[key])] if key in known else []
   kept = [f for f in result.functions if f.domain != BODY_DOMAIN and _is_called(f, used)]
   bundles = {n.input[0] for n in _custom(result.graph)}
   gone = {n.input[0] for n in _custom(model.graph)} - bundles
@@ -84,7 +100,7 @@ def _every(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
       yield from _every(inner)
 
 
-def _custom(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def _custom(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
   for node in graph.node:
     if node.domain.startswith(DOMAIN_PREFIX) and node.op_type.startswith(OP_PREFIX):
       yield node

@@ -3,6 +3,7 @@
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.runtime import import_onnxruntime
 from mirage_onnx.custom_op.session import CUDA_PROVIDER
+from mirage_onnx.custom_op.target_view import suffixes_of
 from mirage_onnx.emulator.toolchain import has_host_compiler
 from mirage_onnx.errors import MirageError
 from mirage_onnx.tune.device import present_target
@@ -14,7 +15,7 @@ def choose_path(model: Model, provider: str | None, emulate: bool | None) -> tup
   """(provider, whether to emulate, what would let the kernels run if neither does).
 
   ``provider``: ``cpu``, ``cuda`` or None, which is cuda where onnxruntime has it and the GPU is
-  the one that the model's kernels are for. ``emulate`` None: wherever the provider is cpu, there
+  one that the model has kernels for. ``emulate`` None: wherever the provider is cpu, there
   are kernels, and there is a C++ compiler.
 
   Raises:
@@ -25,18 +26,18 @@ def choose_path(model: Model, provider: str | None, emulate: bool | None) -> tup
     raise MirageError("OPTION_INVALID", "the emulator runs in the CPU provider")
   if provider == "cuda":
     return "cuda", False, ""
-  domains = {node.domain for node in ModelFile.read(model).custom_nodes()}
-  if provider is None and emulate is None and _has_gpu_for(domains):
+  suffixes = suffixes_of(ModelFile.read(model).proto)
+  if provider is None and emulate is None and _has_gpu_for(suffixes):
     return "cuda", False, ""
   if emulate is not None:
     return "cpu", emulate, ""
-  if not domains or has_host_compiler():
-    return "cpu", bool(domains), ""
+  if not suffixes or has_host_compiler():
+    return "cpu", bool(suffixes), ""
   return "cpu", False, NO_COMPILER
 
 
-def _has_gpu_for(domains: set[str]) -> bool:
+def _has_gpu_for(suffixes: tuple[str, ...]) -> bool:
   if CUDA_PROVIDER not in import_onnxruntime().get_available_providers():
     return False
   present = present_target()
-  return present is not None and all(d.endswith(f".{present.suffix}") for d in domains)
+  return present is not None and (not suffixes or present.suffix in suffixes)

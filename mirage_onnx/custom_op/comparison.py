@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any
 
-from mirage_onnx.custom_op.difference import OutputDifference
+from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.model_check import RegionDifference
 
 NO_KERNEL = "no kernel ran: this compares the function bodies, it says nothing about kernels"
@@ -101,3 +102,34 @@ class Comparison:
 def _row(found: OutputDifference) -> dict[str, Any]:
   """JSON has no infinity: what cannot be compared at all has no largest error."""
   return {**asdict(found), "max_abs": found.max_abs if isfinite(found.max_abs) else None}
+
+
+def together(found: Mapping[str, Comparison]) -> Comparison:
+  """What was found of one model as each of its targets runs it, by their names.
+
+  An output is the worst of them; nodes say of which target they are.
+  """
+  worst: dict[str, OutputDifference] = {}
+  for c in found.values():
+    for o in c.outputs:
+      worst[o.name] = worse(worst[o.name], o) if o.name in worst else o
+  every = [(f"({target})", c) for target, c in found.items()]
+
+  def texts(kind: str) -> str:
+    parts = dict[str, list[str]]()
+    for of, c in every:
+      if text := getattr(c, kind):
+        parts.setdefault(text, []).append(of)
+    return "; ".join(f"{' '.join(of)} {text}" for text, of in parts.items())
+
+  return Comparison(
+    passed=all(c.passed for c in found.values()),
+    outputs=tuple(worst.values()),
+    nodes=tuple(replace(n, name=f"{n.name} {of}") for of, c in every for n in c.nodes),
+    inputs=tuple(dict.fromkeys(kind for c in found.values() for kind in c.inputs)),
+    note=texts("note"),
+    regions=tuple(replace(r, node=f"{r.node} {of}") for of, c in every for r in c.regions),
+    source=texts("source"),
+    failures=tuple(f"{of} {f}" for of, c in every for f in c.failures),
+    unverified=texts("unverified"),
+  )

@@ -8,13 +8,14 @@ insert_cast_transformer.cc): docs/decisions.md, "Emulated sessions".
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx import helper
 
 from mirage_onnx.custom_op.emulated import EmulatedModel
 from mirage_onnx.custom_op.library import OpsLibrary
 from mirage_onnx.custom_op.model_nodes import CustomNode, Model, ModelFile
+from mirage_onnx.custom_op.target_view import seen_by, suffixes_of
 from mirage_onnx.emulator import EmulationError
 from mirage_onnx.emulator.driver import DriverLaunch
 from mirage_onnx.errors import MirageError
@@ -65,7 +66,7 @@ class Emulation:
 
 
 def prepare(model: Model, external_folder: str | None = None) -> Emulation | None:
-  """None for a model without custom nodes.
+  """None for a model without custom nodes; of one for several targets, the first one's kernels.
 
   ``external_folder``: where the external data of a model given as bytes is.
 
@@ -76,6 +77,9 @@ def prepare(model: Model, external_folder: str | None = None) -> Emulation | Non
   nodes = file.custom_nodes()
   if not nodes:
     return None
+  if len({n.domain for n in nodes}) > 1:
+    file = replace(file, proto=seen_by(file.proto, suffixes_of(file.proto)[0]))
+    nodes = file.custom_nodes()
   kernels = EmulatedModel(nodes, file.bundle())
   folder = file.external_folder
   _anchor(nodes, kernels)

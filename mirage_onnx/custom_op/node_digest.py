@@ -63,12 +63,14 @@ def stated_digest(node: onnx.NodeProto) -> str:
 
 
 def tie_nodes(model: onnx.ModelProto, bundle: Bundle) -> None:
-  """Gives every custom node of the main graph its digest; their functions take it, and do not use it.
+  """Gives every custom node of the main graph, and those in bodies, its digest.
+
+  Their functions take it, and do not use it.
 
   Raises:
       MirageError: as ``node_digest``.
   """
-  for node in model.graph.node:
+  for node in (*model.graph.node, *(n for f in model.functions for n in f.node)):
     if is_custom(node.domain, node.op_type):
       kept = [a for a in node.attribute if a.name != ATTRIBUTE]
       del node.attribute[:]

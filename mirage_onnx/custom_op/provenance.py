@@ -13,13 +13,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from math import prod
 from typing import Any
 
 from mirage_onnx.codegen.candidates import Compiled, emit_candidate
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.header import GENERATOR_VERSION
+from mirage_onnx.codegen.nvrtc_choice import chosen_version
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.interface import Interface, make_plan
 from mirage_onnx.custom_op.plan import Plan
@@ -79,7 +79,7 @@ def record(region: Region, compiled: Compiled, target: Target, interface: Interf
     "ugraph": print_ugraph(compiled.candidate.ugraph),
     "params": [p.to_text() for p in compiled.candidate.params],
     "generator": GENERATOR_VERSION,
-    "nvrtc": nvrtc_version(),
+    "nvrtc": chosen_version(),
     "target": target.name,
     "interface": interface.to_record(),
     "kernels": [
@@ -148,7 +148,7 @@ def check_images(plans: Iterable[tuple[str, Regenerated]], images: Sequence[byte
   Raises:
       MirageError: SOURCE_MISMATCH where the bytes differ; COMPILER_MISSING.
   """
-  here = nvrtc_version()
+  here = chosen_version()
   stored = {sha256(image) for image in images}
   others: set[str] = set()
   done: set[str] = set()
@@ -172,14 +172,6 @@ def check_images(plans: Iterable[tuple[str, Regenerated]], images: Sequence[byte
   return tuple(
     f"kernels compiled by NVRTC {other} were not compiled again: here is {here}" for other in sorted(others)
   )
-
-
-def nvrtc_version() -> str:
-  """Of the installed package, to the last digit; images are compared only between equal ones."""
-  try:
-    return metadata.version("nvidia-cuda-nvrtc")
-  except metadata.PackageNotFoundError:
-    return "unknown"
 
 
 def sha256(data: bytes) -> str:

@@ -39,6 +39,7 @@ _TAG_KEY = "ai.mirage.session"
 _REGISTERED_KEY = "ai.mirage.registered"  # written by the library
 # How ORT says that no provider of the session has a kernel for a registered op (it has two ways).
 _MISSING_KERNEL = ("Failed to find kernel for", "Could not find an implementation for")
+_NOT_LOADED = "mirage-onnx: node", "cuLibraryLoadData of cubin"  # the driver does not take an image
 _SHARED_TAG = "*"  # where the library counts when there are too many tags
 
 
@@ -255,10 +256,10 @@ def _refuse_mixture(
 
 
 def _is_missing_kernel(error: Exception) -> bool:
-  """Whether our ops are there but the session cannot run them: no CUDA provider, other device."""
+  """Whether our ops are there but the session cannot run them: no CUDA provider, other device, old driver."""
   text = str(error)
   missing = any(phrase in text for phrase in _MISSING_KERNEL) and "MuGraph_" in text
-  return missing or "MIRAGE_DEVICE_MISMATCH" in text
+  return missing or "MIRAGE_DEVICE_MISMATCH" in text or all(part in text for part in _NOT_LOADED)
 
 
 def _fallback_message(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """Candidate regions: the cones of ``cuts``, with what each yields, in canonical form."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
@@ -34,6 +34,15 @@ class Matches:
 
   candidates: tuple[RegionCandidate, ...]
   rejections: tuple[Rejection, ...]
+
+  def beside(self, others: Sequence[RegionCandidate]) -> "Matches":
+    """Those that are one of ``others``, or have no node of theirs: all can be nodes of one graph."""
+    if not others:
+      return self
+    same = {(c.nodes, c.outputs) for c in others}
+    covered = frozenset[str]().union(*(c.nodes for c in others))
+    fit = (c for c in self.candidates if (c.nodes, c.outputs) in same or not c.nodes & covered)
+    return replace(self, candidates=tuple(fit))
 
 
 def find_candidates(

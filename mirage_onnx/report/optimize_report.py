@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.pipeline import Run
 from mirage_onnx.report.schema import CUT_OFF
+from mirage_onnx.target import Target
 from mirage_onnx.tune.declared_sizes import declared_sizes
 from mirage_onnx.tune.outcome import Outcome
 
@@ -29,6 +30,15 @@ def model_report(run: Run) -> dict[str, Any] | None:
     "before_us": round(t.before_us, 3),
     "after_us": round(t.after_us, 3),
   }
+
+
+def targets_report(run: Run, first: Target) -> list[dict[str, Any]]:
+  """The fields of ``TargetReport`` of every target of a file for several; ``first``: what ``run`` is of."""
+  every = ((first, run.chosen), *((other.target, other.chosen) for other in run.others))
+  return [
+    {"name": t.name, "regions": len({o.region.key for _, o in chosen}), "custom_nodes": len(chosen)}
+    for t, chosen in every
+  ]
 
 
 def dimensions_report(run: Run, shapes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:

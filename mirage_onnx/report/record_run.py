@@ -204,6 +204,9 @@ def describe(model: onnx.ModelProto, record: RunRecord) -> None:
       node.doc_string = _text(record, place)
   for function in model.functions:
     if function.domain.startswith(DOMAIN_PREFIX):
+      if other := next((n for n in function.node if n.domain.startswith(DOMAIN_PREFIX)), None):
+        function.doc_string = f"{other.op_type} of {other.domain} runs where this kernel cannot."
+        continue
       ops = op_counts(n.op_type for n in function.node if n.op_type != "Constant")
       function.doc_string = f"{ops}: the original nodes; they run where the kernel cannot."
 

@@ -126,8 +126,19 @@ class FoundReport(Struct, frozen=True):
   searched_in_part: int
 
 
+class TargetReport(Struct, frozen=True):
+  """What a file for several GPUs has for one of them: distinct regions, and the custom nodes of them."""
+
+  name: str
+  regions: int
+  custom_nodes: int
+
+
 class Report(Struct, frozen=True):
   """One run of ``optimize``.
+
+  ``target``: all of them with commas between, of a file for several; then ``targets`` has each, the one first
+  that all else here is of.
 
   ``model``: null where no time is known. ``regions``: those that were replaced, every one that the
   budget cut off, and for other refusals the largest; ``found`` counts all.
@@ -150,6 +161,7 @@ class Report(Struct, frozen=True):
   checked: str | None = None
   dimensions: list[DimensionReport] = msgspec.field(default_factory=list)
   measured: MeasuredReport | None = None
+  targets: list[TargetReport] = msgspec.field(default_factory=list)
 
 
 class OutputReport(Struct, frozen=True):

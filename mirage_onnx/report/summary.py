@@ -19,7 +19,8 @@ def model_us(report: Report) -> tuple[float, float] | None:
 def summary(report: Report) -> str:
   """Three lines, of the model, its regions and the file; dynamic sizes; and one for each thing to do next."""
   dynamic = dimension_lines(report.dimensions)
-  return "\n".join((_model(report), _regions(report), _file(report), *dynamic, *_next(report)))
+  lines = (_model(report), _regions(report), *_targets(report), _file(report), *dynamic, *_next(report))
+  return "\n".join(lines)
 
 
 def _replaced(report: Report) -> int:
@@ -92,6 +93,12 @@ def _regions(report: Report) -> str:
     counts = ", ".join(f"{n} {code}" for code, n in sorted(report.barriers.items()))
     text += f"; nodes in no region: {counts}"
   return text
+
+
+def _targets(report: Report) -> Iterator[str]:
+  if report.targets:
+    each = (f"{t.name} {t.regions} in {t.custom_nodes} places" for t in report.targets)
+    yield f"replaced by target: {', '.join(each)}; lines above are of {report.targets[0].name}"
 
 
 def _late(report: Report) -> int:

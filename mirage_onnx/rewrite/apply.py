@@ -2,9 +2,12 @@
 
 A region whose body, plan or replacement fails is left as it was: each is prepared by itself, and
 where the whole model cannot be rewritten, regions are dropped until it can.
+
+Of several targets (``others``) each has its nodes in the model. A region that several of them replace is one
+node, of one of them, whose function body calls the node of the next (``call_body.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +27,8 @@ from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region
 from mirage_onnx.rewrite.body import Body
-from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
+from mirage_onnx.rewrite.call_body import call_body, can_call
+from mirage_onnx.rewrite.model import DOMAIN_PREFIX, BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import NAME_POOL, Replacement, WeightUse, internal
 from mirage_onnx.rewrite.sections import all_names, closed_again
 from mirage_onnx.target import Target
@@ -34,15 +38,29 @@ Kernels = tuple[Region, Compiled]
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+  """What another target replaces; an instance has the nodes of one of the first target's, or none of them."""
+
+  target: Target
+  chosen: tuple[Kernels, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
   """The rewritten model; ``used``: indices of the instances that it replaces.
 
   ``refused``: why others are left. Those in neither would have been plan number ``pool`` or more.
+  ``others``: of every further target, the indices of the instances that are in the model.
   """
 
   model: onnx.ModelProto
   used: tuple[int, ...]
   refused: dict[int, Rejection]
+  others: tuple[tuple[int, ...], ...] = ()
+
+
+#: (place of the target, place of the instance among the target's).
+_At = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,47 +76,54 @@ class _Draft:
 
 
 def apply(
-  loaded: LoadedModel, chosen: Sequence[Kernels], target: Target, *, pool: int = NAME_POOL
+  loaded: LoadedModel,
+  chosen: Sequence[Kernels],
+  target: Target,
+  *,
+  pool: int = NAME_POOL,
+  others: Sequence[Layer] = (),
 ) -> Applied:
   """The model with one custom node per region instance. ``loaded`` stays as it is."""
-  if not chosen:
-    return Applied(loaded.given, (), {})
+  layers = (Layer(target, tuple(chosen)), *others)
+  if not any(layer.chosen for layer in layers):
+    return Applied(loaded.given, (), {}, ((),) * len(others))
   shapes = {name: tuple(int(d) for d in t.shape or ()) for name, t in loaded.tensors.items() if t.is_static}
   half = {name for name, t in loaded.tensors.items() if t.dtype is DType.F16}
   taken = all_names(loaded.nested) if loaded.nested is not None else frozenset[str]()
   maker = BodyMaker(loaded.proto, loaded.base_dir, shapes, loaded.folded, half)
-  drafts: dict[int, _Draft] = {}
-  refused: dict[int, Rejection] = {}
-  for i, (region, compiled) in enumerate(chosen):
-    made = guarded("rewrite", region.nodes, partial(_draft, loaded, maker, region, compiled))
-    if isinstance(made, Rejection):
-      refused[i] = made
-    else:
-      drafts[i] = made
-  for i, why in _halves(loaded, chosen, drafts).items():
-    refused[i] = why
-    del drafts[i]
+  drafts: dict[_At, _Draft] = {}
+  refused: dict[_At, Rejection] = {}
+  for k, layer in enumerate(layers):
+    for i, (region, compiled) in enumerate(layer.chosen):
+      made = guarded("rewrite", region.nodes, partial(_draft, loaded, maker, region, compiled))
+      if isinstance(made, Rejection):
+        refused[k, i] = made
+      else:
+        drafts[k, i] = made
+    for i, why in _halves(loaded, layer.chosen, {i for at, i in drafts if at == k}).items():
+      refused[k, i] = why
+      del drafts[k, i]
   if not drafts:
-    return Applied(loaded.given, (), refused)
-  result, used = loaded.given, tuple[int, ...]()
-  order = list(drafts)
+    return Applied(loaded.given, (), _of_first(refused), ((),) * len(others))
+  result, used = loaded.given, tuple[_At, ...]()
+  order = _places(drafts, layers)
 
   def attempt(some: Sequence[int]) -> Rejection | None:
     nonlocal result, used
 
     def rewrite() -> None:
       nonlocal result, used
-      builder, numbered = BundleBuilder(target, limit=pool), dict[int, Replacement]()
-      for i in (order[k] for k in some):
-        draft = drafts[i]
-        if added := builder.add(*chosen[i], draft.body.key, draft.operands):
-          numbered[i] = replace(draft.replacement, plan=added[0])
+      builder, numbered = BundleBuilder(target, limit=pool), dict[_At, Replacement]()
+      for place in (order[k] for k in some):
+        numbered |= _numbered(place, drafts, layers, builder, maker.opsets)
+      inside = {id(r.inner) for r in numbered.values()}
       bundle = builder.bundle()
       result = rewrite_model(
         loaded.proto,
-        tuple(numbered.values()),
+        tuple(r for r in numbered.values() if id(r) not in inside),
         write_bundle(bundle),
         target_suffix=target.suffix,
+        other_suffixes=[layer.target.suffix for layer in others],
         base_dir=loaded.base_dir,
         shapes=shapes,
         folded=loaded.folded,
@@ -112,18 +137,59 @@ def apply(
       whole_again(result)
       used = tuple(numbered)
 
-    nodes = chosen[order[some[-1]]][0].nodes if len(some) == 1 else ()
+    nodes = _region(order[some[-1]][0], layers).nodes if len(some) == 1 else ()
     done = guarded("rewrite", nodes, rewrite)
     return done if isinstance(done, Rejection) else None
 
   _, failed = largest_valid(len(order), attempt)
-  refused |= {order[k]: replace(why, nodes=chosen[order[k]][0].nodes) for k, why in failed.items()}
-  return Applied(result, used, refused)
+  for n, why in failed.items():
+    refused |= {at: replace(why, nodes=_region(at, layers).nodes) for at in order[n]}
+  of_each = [tuple(sorted(i for at, i in used if at == k)) for k in range(len(layers))]
+  return Applied(result, of_each[0], _of_first(refused), tuple(of_each[1:]))
 
 
-def _halves(
-  loaded: LoadedModel, chosen: Sequence[Kernels], drafts: Mapping[int, "_Draft"]
-) -> dict[int, Rejection]:
+def _of_first(refused: Mapping[_At, Rejection]) -> dict[int, Rejection]:
+  return {i: why for (k, i), why in refused.items() if k == 0}
+
+
+def _region(at: _At, layers: Sequence[Layer]) -> Region:
+  return layers[at[0]].chosen[at[1]][0]
+
+
+def _places(drafts: Mapping[_At, "_Draft"], layers: Sequence[Layer]) -> list[list[_At]]:
+  """The instances that are in one place of the model, those with a scratch tensor first: the outer ones."""
+  found: dict[tuple[frozenset[str], tuple[str, ...]], list[_At]] = {}
+  for at, draft in drafts.items():
+    key = frozenset(_region(at, layers).nodes), draft.replacement.outputs
+    found.setdefault(key, []).append(at)
+  return [sorted(same, key=lambda at: (not drafts[at].replacement.workspace, at)) for same in found.values()]
+
+
+def _numbered(
+  place: Sequence[_At],
+  drafts: Mapping[_At, "_Draft"],
+  layers: Sequence[Layer],
+  builder: BundleBuilder,
+  opsets: Mapping[str, int],
+) -> dict[_At, Replacement]:
+  """The instances of one place with the numbers of their plans, the innermost first."""
+  found, inner = dict[_At, Replacement](), None
+  for at in reversed(place):
+    draft, target = drafts[at], layers[at[0]].target
+    key, outer = draft.body.key, draft.replacement
+    if len(layers) > 1:
+      outer = replace(outer, suffix=target.suffix)
+    if inner is not None:
+      if not can_call(outer, inner):
+        continue
+      domain = f"{DOMAIN_PREFIX}.{inner.suffix}"
+      key = call_body(outer, inner, draft.body.operands, domain, opsets).key
+    if added := builder.add(*layers[at[0]].chosen[at[1]], key, draft.operands, target):
+      inner = found[at] = replace(outer, plan=added[0], inner=inner)
+  return found
+
+
+def _halves(loaded: LoadedModel, chosen: Sequence[Kernels], drafts: Collection[int]) -> dict[int, Rejection]:
   """Regions with one of two parts of a node, of which the other stays: the node would run beside them."""
   others, found = partners(loaded.proto, loaded.node_names), dict[int, Rejection]()
   while others:

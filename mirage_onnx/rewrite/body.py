@@ -44,7 +44,7 @@ _TO_SHAPE = {
 #: (domain, operator, input): no kernel reads it, for it is one more than the largest of that input.
 _LONGEST = {("com.microsoft", "GroupQueryAttention", 6): 5}
 #: First opset that has ConstantOfShape, and Constants of other types than floats.
-_CONSTANTS_OF_ALL_TYPES = 9
+CONSTANTS_OF_ALL_TYPES = 9
 _FLOATS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 Shapes = Mapping[str, tuple[int, ...]]
 NO_SHAPES: Shapes = MappingProxyType({})
@@ -99,7 +99,7 @@ class _Builder:
     self.replacement = replacement
     self.constants = constants
     self.opsets = opsets
-    self.is_old = opsets.get("", _CONSTANTS_OF_ALL_TYPES) < _CONSTANTS_OF_ALL_TYPES
+    self.is_old = opsets.get("", CONSTANTS_OF_ALL_TYPES) < CONSTANTS_OF_ALL_TYPES
     self.producer = {name: node for node in nodes for name in node.output if name}
     self.domains = {""}
     self.prologue: list[onnx.NodeProto] = []
@@ -121,7 +121,7 @@ class _Builder:
     self._read(missing)
     if self.replacement.workspace:
       outputs.append("workspace")
-      self._workspace()
+      self.body += empty_workspace(self.is_old)
     formals += [self.names[value] for value in self.operands]
     function = onnx.FunctionProto(
       input=["bundle", *formals], output=outputs, node=[*self.prologue, *self.body]
@@ -290,25 +290,21 @@ class _Builder:
         self.body.append(helper.make_node(op, [last], [name], name=f"{op}_{name}"))
         self.read, last = self.read + 1, name
 
-  def _workspace(self) -> None:
-    """A uint8 tensor of no elements: the body needs no scratch memory."""
-    shape = numpy_helper.from_array(np.zeros(1, np.int64))
-    if self.is_old:
-      empty = numpy_helper.from_array(np.zeros(0, np.float32))
-      to = onnx.TensorProto.UINT8
-      self.body += [
-        helper.make_node("Constant", [], ["workspace_float"], name="Constant_workspace", value=empty),
-        helper.make_node("Cast", ["workspace_float"], ["workspace"], name="Cast_workspace", to=to),
-      ]
-      return
-    empty = numpy_helper.from_array(np.zeros(1, np.uint8))
-    self.body += [
-      helper.make_node("Constant", [], ["workspace_shape"], name="Constant_workspace", value=shape),
-      helper.make_node(
-        "ConstantOfShape",
-        ["workspace_shape"],
-        ["workspace"],
-        name="ConstantOfShape_workspace",
-        value=empty,
-      ),
+
+def empty_workspace(is_old: bool) -> list[onnx.NodeProto]:
+  """Nodes that make ``workspace``, a uint8 tensor of no elements: a body needs no scratch memory."""
+  if is_old:
+    empty = numpy_helper.from_array(np.zeros(0, np.float32))
+    to = onnx.TensorProto.UINT8
+    return [
+      helper.make_node("Constant", [], ["workspace_float"], name="Constant_workspace", value=empty),
+      helper.make_node("Cast", ["workspace_float"], ["workspace"], name="Cast_workspace", to=to),
     ]
+  shape = numpy_helper.from_array(np.zeros(1, np.int64))
+  empty = numpy_helper.from_array(np.zeros(1, np.uint8))
+  return [
+    helper.make_node("Constant", [], ["workspace_shape"], name="Constant_workspace", value=shape),
+    helper.make_node(
+      "ConstantOfShape", ["workspace_shape"], ["workspace"], name="ConstantOfShape_workspace", value=empty
+    ),
+  ]

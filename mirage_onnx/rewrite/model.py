@@ -16,6 +16,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.graph import reads
 from mirage_onnx.rewrite.body import NO_SHAPES, Body, Shapes, build_body
+from mirage_onnx.rewrite.call_body import call_body
 from mirage_onnx.rewrite.constants import NOTHING, Constants, Folded
 from mirage_onnx.rewrite.readers import Readers
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
@@ -45,7 +46,7 @@ class BodyMaker:
     folded: Folded = NOTHING,
     half: Set[str] = frozenset(),
   ) -> None:
-    self._wiring, self._opsets = Wiring(model), _opsets(model)
+    self._wiring, self.opsets = Wiring(model), _opsets(model)
     self._constants, self._readers = Constants(model, base_dir, folded), Readers(model, half)
     self._shapes = shapes
 
@@ -57,7 +58,7 @@ class BodyMaker:
     """
     nodes = [self._wiring.proto(node) for node in self._wiring.find(replacement.nodes)]
     missing = self._readers.missing(nodes, replacement.outputs)
-    return build_body(nodes, replacement, self._constants, self._opsets, self._shapes, missing)
+    return build_body(nodes, replacement, self._constants, self.opsets, self._shapes, missing)
 
 
 def rewrite_model(
@@ -66,6 +67,7 @@ def rewrite_model(
   bundle: bytes,
   *,
   target_suffix: str = "sm90a",
+  other_suffixes: Sequence[str] = (),
   base_dir: Path | None = None,
   shapes: Shapes = NO_SHAPES,
   folded: Folded = NOTHING,
@@ -74,9 +76,10 @@ def rewrite_model(
 ) -> onnx.ModelProto:
   """A new model with every region replaced; ``model`` is not modified.
 
-  ``base_dir``: the folder of the model file, needed to read external data. ``shapes``: the static
-  shapes of values, for ``build_body``; ``folded``: that of the ``LoadedModel``; ``half``: the
-  fp16 values; ``taken``: names that nothing new may have. References of untouched weights stay as they are.
+  ``other_suffixes``: of further targets, in their order. ``base_dir``: the folder of the model file,
+  needed to read external data. ``shapes``: the static shapes of values, for ``build_body``; ``folded``:
+  that of the ``LoadedModel``; ``half``: the fp16 values; ``taken``: names that nothing new may have.
+  References of untouched weights stay as they are.
 
   Raises:
       MirageError: INTERNAL for a region that is not convex; EXTERNAL_DATA_MISSING;
@@ -86,12 +89,11 @@ def rewrite_model(
   result.CopyFrom(model)
   if replacements:
     constants = Constants(model, base_dir, folded)
-    domain = f"{DOMAIN_PREFIX}.{target_suffix}"
-    rewriter = _Rewriter(model, result, domain, constants, shapes, half)
+    rewriter = _Rewriter(model, result, target_suffix, constants, shapes, half)
     rewriter.taken |= taken
     for replacement in replacements:
       rewriter.replace(replacement)
-    rewriter.finish(bundle)
+    rewriter.finish(bundle, (target_suffix, *other_suffixes))
   return result
 
 
@@ -100,18 +102,19 @@ class _Rewriter:
     self,
     model: onnx.ModelProto,
     result: onnx.ModelProto,
-    domain: str,
+    suffix: str,
     constants: Constants,
     shapes: Shapes,
     half: Set[str],
   ) -> None:
-    self.model, self.result, self.domain = model, result, domain
+    self.model, self.result, self.suffix = model, result, suffix
     self.wiring = Wiring(model)
     self.constants = constants
     self.opsets = _opsets(model)
     self.shapes = shapes
     self.readers = Readers(model, half)
     self.functions: dict[int, onnx.FunctionProto] = {}
+    self.domains = set[str]()
     self.stored: dict[WeightUse, onnx.TensorProto] = {}
     self.outputs: list[str] = []
     self.workspaces: list[str] = []
@@ -128,14 +131,11 @@ class _Rewriter:
   def replace(self, replacement: Replacement) -> None:
     nodes = self.wiring.find(replacement.nodes)
     protos = [self.wiring.proto(node) for node in nodes]
-    missing = self.readers.missing(protos, replacement.outputs)
-    body = build_body(protos, replacement, self.constants, self.opsets, self.shapes, missing)
-    self._share(replacement, body.function)
-
+    body = self._body(replacement, protos)
     first = replacement.nodes[0]
     node = onnx.NodeProto(
       op_type=replacement.op_type,
-      domain=self.domain,
+      domain=self._domain(replacement),
       name=self._fresh(f"mirage/{replacement.plan}/{first}"),
       input=[BUNDLE_NAME, *(self._stored(replacement, i) for i in replacement.inputs), *body.operands],
       output=replacement.outputs,
@@ -147,8 +147,25 @@ class _Rewriter:
     node.metadata_props.add(key="pkg.mirage_onnx.region", value=",".join(replacement.nodes))
     self.wiring.replace(nodes, node)
 
+  def _domain(self, replacement: Replacement) -> str:
+    domain = f"{DOMAIN_PREFIX}.{replacement.suffix or self.suffix}"
+    self.domains.add(domain)
+    return domain
+
+  def _body(self, replacement: Replacement, protos: Sequence[onnx.NodeProto]) -> Body:
+    """The body of an instance: its nodes, or the instance for another target, whose body is made too."""
+    inner = replacement.inner
+    if inner is None:
+      missing = self.readers.missing(protos, replacement.outputs)
+      body = build_body(protos, replacement, self.constants, self.opsets, self.shapes, missing)
+    else:
+      operands = self._body(inner, protos).operands
+      body = call_body(replacement, inner, operands, self._domain(inner), self.opsets)
+    self._share(replacement, body.function)
+    return body
+
   def _share(self, replacement: Replacement, body: onnx.FunctionProto) -> None:
-    body.name, body.domain = replacement.op_type, self.domain
+    body.name, body.domain = replacement.op_type, self._domain(replacement)
     body.doc_string = "The original nodes; they run where the kernel cannot."
     first = self.functions.setdefault(replacement.plan, body)
     if first.SerializeToString(deterministic=True) != body.SerializeToString(deterministic=True):
@@ -179,7 +196,7 @@ class _Rewriter:
     self.taken.add(candidate)
     return candidate
 
-  def finish(self, bundle: bytes) -> None:
+  def finish(self, bundle: bytes, suffixes: Sequence[str]) -> None:
     graph = self.result.graph
     before = {name for node in graph.node for name in reads(node)}
     nodes = self.wiring.ordered()
@@ -203,8 +220,9 @@ class _Rewriter:
     graph.initializer.append(kernels)
     self._add_types(types)
     self.result.functions.extend(self.functions[plan] for plan in sorted(self.functions))
-    if self.domain not in self.opsets:
-      self.result.opset_import.add(domain=self.domain, version=1)
+    for domain in (f"{DOMAIN_PREFIX}.{suffix}" for suffix in dict.fromkeys(suffixes)):
+      if domain in self.domains and domain not in self.opsets:
+        self.result.opset_import.add(domain=domain, version=1)
     self.result.ir_version = max(self.result.ir_version, MIN_IR_VERSION)
     self.result.metadata_props.add(key="mirage_onnx.version", value=__version__)
 

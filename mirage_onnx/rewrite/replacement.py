@@ -56,7 +56,8 @@ class Replacement:
   ``outputs``: ONNX tensors in the order of the plan. ``weights``: the inputs that are stored in
   another order of dims. ``workspace``: the plan has one more output, a uint8 scratch tensor,
   after ``outputs``. ``shapes``: of values whose shape is computed elsewhere in the model, over
-  the shapes of ``inputs``, where only a run knows it.
+  the shapes of ``inputs``, where only a run knows it. ``suffix``: of the target, "" the model's only one.
+  ``inner``: the same instance for another target; the function body calls it.
   """
 
   nodes: tuple[str, ...]
@@ -66,6 +67,8 @@ class Replacement:
   workspace: bool
   plan: int
   shapes: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
+  suffix: str = ""
+  inner: "Replacement | None" = None
 
   def __post_init__(self) -> None:
     for what, names in (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from mirage_onnx.codegen.nvrtc_choice import chosen
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import Rated, Target
 from mirage_onnx.tune.device import Gpu, PresentGpu, driver_api_version, present_gpu, present_gpus
@@ -54,8 +55,9 @@ def usable_gpu() -> PresentGpu:
     raise MirageError("NO_GPU", f"the GPU here is {gpu}, for which there are no kernels: {gpu.why_none}")
   serves, made_by = driver_api_version() // 1000, _nvrtc_major()
   if serves < made_by:
+    why = f"the driver here serves CUDA {serves}, and NVRTC {made_by} compiles the kernels"
     raise MirageError(
-      "DRIVER_TOO_OLD", f"the driver here serves CUDA {serves}, and NVRTC {made_by} compiles the kernels"
+      "DRIVER_TOO_OLD", f"{why}: pip install nvidia-cuda-nvrtc-cu{serves}" if serves == 12 else why
     )
   return gpu
 
@@ -102,6 +104,8 @@ def others_here() -> str:
 
 def _nvrtc_major() -> int:
   """Of the compiler that makes the kernels: an older driver loads nothing of a newer major version."""
+  if (found := chosen()) is not None:
+    return found.major
   from cuda.bindings import nvrtc
 
   return int(nvrtc.nvrtcVersion()[1])

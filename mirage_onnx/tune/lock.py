@@ -98,12 +98,21 @@ class LockedVersions(Part, frozen=True):
   machine: dict[str, str] | None
 
 
+class LockedOther(Part, frozen=True):
+  """What the file has for one more target."""
+
+  target: str
+  regions: list[LockedRegion]
+  nodes: list[LockedNode]
+
+
 class Lock(Part, frozen=True):
   """``input``, ``output``: SHA-256 of the model files. ``nodes``: in the order of their numbers.
 
   ``before_us``, ``after_us``: of the whole model, where they are known: measured where ``measured`` is there,
   else predicted. ``record``: what the model keeps of its run (``report/run_record.py``), as it is written
-  there, and ``measured``: how it was timed.
+  there, and ``measured``: how it was timed. ``regions`` and ``nodes`` are of the target that chose the
+  regions, ``target``, where it is not the only one; ``others`` of the rest, in the order of the file.
   """
 
   format: Literal["mirage-onnx lock"]
@@ -118,6 +127,17 @@ class Lock(Part, frozen=True):
   nodes: list[LockedNode]
   record: str = ""
   measured: str = ""
+  target: str = ""
+  others: list[LockedOther] = msgspec.field(default_factory=list)
+
+  def for_target(self, name: str) -> "Lock":
+    """As if it were of this target alone; without nodes, if it has none for it."""
+    if name == (self.target or self.options.target):
+      return self
+    own = next((o for o in self.others if o.target == name), None)
+    if own is None:
+      return msgspec.structs.replace(self, regions=[], nodes=[], others=[])
+    return msgspec.structs.replace(self, regions=own.regions, nodes=own.nodes, others=[])
 
 
 def write_lock(path: Path, lock: Lock) -> None:
@@ -150,11 +170,12 @@ def read_lock(path: Path) -> Lock:
     raise MirageError("LOCK_INVALID", f"{path} is larger than any lock")
   try:
     lock = msgspec.json.decode(data, type=Lock)
-    for region in lock.regions:
-      region.candidate  # noqa: B018 (raises)
-    for n in lock.nodes:
-      if not 0 <= n.region < len(lock.regions) or not n.nodes or not n.outputs:
-        raise ValueError("a node of no region, without nodes or without outputs")
+    for regions, nodes in ((lock.regions, lock.nodes), *((o.regions, o.nodes) for o in lock.others)):
+      for region in regions:
+        region.candidate  # noqa: B018 (raises)
+      for n in nodes:
+        if not 0 <= n.region < len(regions) or not n.nodes or not n.outputs:
+          raise ValueError("a node of no region, without nodes or without outputs")
   except (msgspec.DecodeError, RecursionError, *UNREADABLE) as error:
     raise MirageError("LOCK_INVALID", f"{path}: {' '.join(str(error).split())[:200]}") from error
   return lock

@@ -138,4 +138,4 @@ def test_images_of_another_compiler_are_not_compared(made):
   made["nvrtc"] = "13.0.0"
   made["kernels"][0]["image_sha256"] = "0" * 64
   (note,) = check_images([("node 'n'", regenerate(made, ""))], [])
-  assert "NVRTC 13.0.0" in note and provenance.nvrtc_version() in note
+  assert "NVRTC 13.0.0" in note and provenance.chosen_version() in note

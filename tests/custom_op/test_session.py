@@ -109,6 +109,15 @@ def test_missing_cuda_provider_is_retried_with_the_bodies(models, vectors, drive
   assert launches(session) == {"node0": 0}
 
 
+def test_a_driver_that_does_not_take_the_image_runs_the_bodies(models, vectors, driver, monkeypatch):
+  """As one that is older than the compiler of the model."""
+  monkeypatch.setenv("STANDIN_FAIL", "cuLibraryLoadData")
+  with pytest.warns(RuntimeWarning, match="the original operators run instead.*cuLibraryLoadData of cubin 0"):
+    session = InferenceSession(models.add(), providers=CPU, ep="host", driver=driver)
+  assert_adds(session, vectors)
+  assert launches(session) == {"node0": 0}
+
+
 def test_options_can_be_used_again_and_switched_off(models, vectors, driver):
   options = ort.SessionOptions()
   first = InferenceSession(models.add(), options, providers=CPU, ep="host", driver=driver)

@@ -1,0 +1,130 @@
+"""A profile in a file: the rates that ``calibrate`` measured on a GPU, for a run on it or far from it.
+
+The file says of which GPU it is, and on what it was measured; it is read strictly and has a hash of itself.
+Rates that no such GPU can have are refused. What ONNX Runtime takes there it does not say, so choices for a
+GPU that is not here keep the margin of its row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from mirage_onnx.errors import MirageError
+from mirage_onnx.target import TARGETS, Rated, Target, get_target
+from mirage_onnx.tune.device import PresentGpu
+from mirage_onnx.tune.local import with_rates
+from mirage_onnx.tune.rates import Rates
+
+MOST_BYTES = 1 << 20
+#: No rate is above what is published by more than what clocks differ.
+ABOVE = 1.1
+
+
+class ProfileFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+  """``gpu``: as messages call it; ``target``: the name of its profile; ``sha256``: of all else."""
+
+  schema: Literal[1]
+  gpu: str
+  target: str
+  machine: dict[str, str]
+  rates: Rates
+  sha256: str = ""
+
+  def text(self) -> str:
+    """What is written."""
+    own = msgspec.structs.replace(self, sha256=self.hash())
+    return json.dumps(msgspec.to_builtins(own), indent=1) + "\n"
+
+  def hash(self) -> str:
+    own = msgspec.to_builtins(msgspec.structs.replace(self, sha256=""))
+    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+
+
+def profile_of(gpu: PresentGpu, target: Target, machine: dict[str, str], rates: Rates) -> ProfileFile:
+  """Of what was measured on the present GPU."""
+  return ProfileFile(1, str(gpu), target.name, dict(machine), rates)
+
+
+def read_profile(path: Path) -> ProfileFile:
+  """The profile in a file, whose rates are possible.
+
+  Raises:
+      MirageError: PROFILE_INVALID.
+  """
+  try:
+    with path.open("rb") as stream:
+      data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+      raise _refused(path, "it is larger than any profile")
+    found = msgspec.json.decode(data, type=ProfileFile)
+  except OSError as error:
+    raise _refused(path, error.strerror or str(error)) from error
+  except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    why = " ".join(str(error).split())[:200]
+    raise _refused(path, f"it is no profile that calibrate wrote ({why})") from error
+  if found.sha256 != found.hash():
+    raise _refused(path, "it does not have its SHA-256: it was changed")
+  try:
+    target = get_target(found.target)
+  except MirageError as error:
+    raise _refused(path, f"it is of {found.gpu}, for which there are no kernels") from error
+  if why := _impossible(found.rates, target):
+    raise _refused(path, f"{why}, which no {target.gpu} has")
+  return found
+
+
+def of_target(target: Target, file: ProfileFile, path: Path) -> Target:
+  """``target``, which is not here, with the rates of the file; what is predicted has to win by as much.
+
+  Raises:
+      MirageError: PROFILE_INVALID, the file is of another GPU.
+  """
+  if file.target != target.name:
+    raise _refused(path, f"it was measured on {file.gpu}, target {file.target}, not on {target.name}")
+  return replace(with_rates(target, file.rates), rated=target.rated)
+
+
+def of_present(gpu: PresentGpu, target: Target, file: ProfileFile, path: Path) -> Target:
+  """The profile of the present GPU with the rates of the file.
+
+  Raises:
+      MirageError: PROFILE_INVALID, the file is of another GPU.
+  """
+  if (file.gpu, file.target) != (str(gpu), target.name):
+    raise _refused(path, f"it was measured on {file.gpu}, and the GPU here is {gpu}")
+  return with_rates(target, file.rates)
+
+
+def differs(file: ProfileFile, machine: dict[str, str], path: Path) -> str:
+  """What is another on the machine of the file than here, in a line; empty where nothing is."""
+  names = ("driver", "onnxruntime")
+  parts = (f"{n} {file.machine.get(n, '?')}, here {machine.get(n, '?')}" for n in names)
+  found = [p for p, n in zip(parts, names, strict=True) if file.machine.get(n) != machine.get(n)]
+  return f"{path} was measured with {'; '.join(found)}" if found else ""
+
+
+def _impossible(rates: Rates, target: Target) -> str:
+  numbers = {
+    "launch_us": rates.launch_us, "stream_tbps": rates.stream_tbps, "mma_tflops": rates.mma_tflops,
+  }  # fmt: skip
+  for name, value in numbers.items():
+    if not isfinite(value) or value <= 0:
+      return f"{name} is {value}"
+  if not isfinite(rates.ramp_us):
+    return f"ramp_us is {rates.ramp_us}"
+  if target.name in TARGETS or target.rated is Rated.MEASURED:
+    for name, most in (("stream_tbps", target.published_tbps), ("mma_tflops", target.published_tflops)):
+      if numbers[name] > ABOVE * most:
+        return f"{name} is {numbers[name]:g}"
+  return ""
+
+
+def _refused(path: Path, why: str) -> MirageError:
+  return MirageError("PROFILE_INVALID", f"{path}: {why}")
