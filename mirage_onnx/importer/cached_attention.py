@@ -5,7 +5,9 @@ in is a constant (``causal.places``), so that a mask is a comparison of two tens
 cache with the new row in its place: behind that, what the cache has, which no run reads.
 """
 
-from mirage_onnx.importer.causal import LARGEST, places
+from dataclasses import replace
+
+from mirage_onnx.importer.causal import LARGEST, places, places_of
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.dot_products import (
   LEAST,
@@ -41,7 +43,7 @@ def group_query_attention(c: Context) -> None:
   past, lengths = tuple(c.tensor(i) for i in (3, 4)), c.tensor(_LENGTHS)
   batch, _, room, _ = shape_of(past[0])
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
-  place = c.reshape(c.implied(places(room)), (1, 1, room, 1))
+  place = c.reshape(_places(c, room), (1, 1, room, 1))
   rotary = c.attribute("do_rotary", 0)
   if c.uses(0):
     whole = is_attended(c.node)
@@ -62,6 +64,14 @@ def group_query_attention(c: Context) -> None:
       c.finish(c.elementwise("select", there, new_row, old, dtype=old.dtype), position)
 
 
+def _places(c: Context, room: int) -> Tensor:
+  """Of so many rows of a cache, where a number may stand for what only a run knows."""
+  if not c.symbols.is_symbolic(room):
+    return c.implied(places(room))
+  found = c.implied(places_of(c.symbols.text(room)))
+  return replace(found, shape=(room,))
+
+
 def _check(c: Context) -> None:
   for name, (value, reason) in _FIXED.items():
     if c.attribute(name, value) != value:
@@ -78,14 +88,14 @@ def _check(c: Context) -> None:
   if past != shape_of(c.tensor(4)) or len(past) != 4 or any(c.tensor(i).dtype is not dtype for i in (3, 4)):
     raise c.reject("the caches of keys and values are not alike")
   lengths = c.tensor(_LENGTHS)
-  if c.symbols.is_symbolic(past[2]):
-    raise c.reject("how much room the cache has shows only a run", "DYNAMIC_DIM")
+  if c.symbols.is_symbolic(past[2]) and past[2] not in c.symbols.names:
+    raise c.reject(f"a cache of {c.symbols.text(past[2])} rows", "DYNAMIC_DIM")
   if shape_of(c.tensor(0))[1] != 1:
     tokens = c.symbols.text(shape_of(c.tensor(0))[1])
     raise c.reject(f"{tokens} new tokens, of which a run says where they go", "DYNAMIC_DIM")
   if lengths.dtype is not DType.I32 or shape_of(lengths) not in ((past[0],), (past[0], 1)):
     raise c.reject(f"lengths {lengths.dtype} of {c.symbols.show(shape_of(lengths))}")
-  if past[2] > LARGEST:
+  if past[2] > LARGEST and not c.symbols.is_symbolic(past[2]):
     raise c.reject(f"a cache of {past[2]} rows")
   for i in (1, 2):
     if c.uses(i) and (c.output(i).shape or (None,) * 3)[2] != past[2]:
