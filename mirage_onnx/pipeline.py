@@ -64,7 +64,8 @@ class Options:
   run, ``began`` (of ``time.monotonic``) its start, where that was before ``run`` is called.
   ``emulate``: a predicted choice is run once before it ships (``tune/emulated.py``).
   ``streamed``: copies of large external weights in another order are left to ``save_model``.
-  ``lock``: what is chosen, by an earlier run; nothing is searched or timed.
+  ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``steps``: how the model was
+  loaded (``importer/steps_apart.py``).
   """
 
   target: Target
@@ -84,6 +85,7 @@ class Options:
   emulate: bool = False
   began: float | None = None
   lock: Lock | None = None
+  steps: bool = False
 
   @property
   def searched_margin(self) -> float:

@@ -23,6 +23,7 @@ from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.rotary import turned
 from mirage_onnx.importer.slicing import taken
 from mirage_onnx.importer.split_caches import is_attended
+from mirage_onnx.importer.steps_apart import keeps_its_room
 from mirage_onnx.ir import Constant, DType, Tensor
 
 #: Attributes that ask for another operator, and the only value that has a rule.
@@ -45,6 +46,8 @@ def group_query_attention(c: Context) -> None:
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
   place = c.reshape(_places(c, room), (1, 1, room, 1))
   rotary = c.attribute("do_rotary", 0)
+  for position in (1, 2):
+    c.has_shape(position, shape_of(past[position - 1]))
   if c.uses(0):
     whole = is_attended(c.node)
     seen = c.elementwise("less_equal" if whole else "less", place, lengths, dtype=DType.BOOL)
@@ -98,7 +101,7 @@ def _check(c: Context) -> None:
   if past[2] > LARGEST and not c.symbols.is_symbolic(past[2]):
     raise c.reject(f"a cache of {past[2]} rows")
   for i in (1, 2):
-    if c.uses(i) and (c.output(i).shape or (None,) * 3)[2] != past[2]:
+    if c.uses(i) and (c.output(i).shape or (None,) * 3)[2] != past[2] and not keeps_its_room(c.node):
       raise c.reject("present may be longer than past, which shows only a run", "DYNAMIC_DIM")
 
 
