@@ -45,7 +45,6 @@ def group_query_attention(c: Context) -> None:
   batch, _, room, _ = shape_of(past[0])
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
   place = c.reshape(_places(c, room), (1, 1, room, 1))
-  rotary = c.attribute("do_rotary", 0)
   for position in (1, 2):
     c.has_shape(position, shape_of(past[position - 1]))
   if c.uses(0):
@@ -55,13 +54,13 @@ def group_query_attention(c: Context) -> None:
       first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
       inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
       seen = c.elementwise("mul", seen, inside, dtype=DType.BOOL)
-    turned_q = _rotated(c, q) if rotary else q
-    new = (k, v) if whole else (_rotated(c, k) if rotary else k, v)
+    turned_q = _turned(c, q, _NORMS[0])
+    new = (k, v) if whole else (_turned(c, k, _NORMS[1]), v)
     c.finish(by_rows(c, _attended(c, heads_of(c, turned_q, *new), past, seen, whole=whole)))
   if not (c.uses(1) or c.uses(2)):
     return
   there = c.elementwise("equal", place, lengths, dtype=DType.BOOL)
-  k = _rotated(c, k) if rotary and c.uses(1) else k
+  k = _turned(c, k, _NORMS[1]) if c.uses(1) else k
   for position, new_row, old in ((1, k, past[0]), (2, v, past[1])):
     if c.uses(position):
       c.finish(c.elementwise("select", there, new_row, old, dtype=old.dtype), position)
@@ -83,8 +82,8 @@ def _check(c: Context) -> None:
     raise c.reject("without a cache there is no step of a decoder")
   if c.has(_BIAS):
     raise c.reject("a run says how large attention_bias is", "DYNAMIC_DIM")
-  if any(map(c.has, _NORMS)):
-    raise c.reject("norms of queries and keys: ONNX Runtime has them on GPUs only")
+  if len({*map(c.has, _NORMS)}) > 1:
+    raise c.reject("of norms of queries and keys there is one")
   if c.has(1) != c.has(2):
     raise c.reject("of keys and values there is one")
   past, dtype = shape_of(c.tensor(3)), c.tensor(0).dtype
@@ -115,6 +114,24 @@ def _projections(c: Context) -> tuple[Tensor, Tensor, Tensor]:
   ends = (0, heads, heads + own, heads + 2 * own)
   q, k, v = (taken(c, all_, 1, range(*ends[i : i + 2])) for i in range(3))
   return q, k, v
+
+
+def _turned(c: Context, x: Tensor, weight: int) -> Tensor:
+  """Queries or keys behind their norm over each head and the angles of their place; rounded once, at the end.
+
+  ONNX Runtime has the norms on GPUs only.
+  """
+  dtype = x.dtype
+  assert dtype is not None
+  if c.has(weight):
+    x, size = c.widen(x), shape_of(x)[-1]
+    mean = c.reduce("mean", c.elementwise("square", x), (3,))
+    scale = c.elementwise("sqrt", c.elementwise("add", mean, const(c.fraction("qk_norm_epsilon", 1e-6))))
+    own = c.widen(c.reshape(c.tensor(weight), (1, 1, 1, size)))
+    x = c.elementwise("mul", c.elementwise("div", x, scale), own)
+  if c.attribute("do_rotary", 0):
+    x = _rotated(c, x)
+  return c.cast(x, dtype)
 
 
 def _rotated(c: Context, x: Tensor) -> Tensor:
