@@ -40,13 +40,15 @@ class Decoder:
   """A session whose caches are one buffer each."""
 
   def __init__(self, path, c, batch, room, stream=None, make=None):
+    """``stream``: of the GPU; without it on the CPU."""
     import onnxruntime as ort
 
-    self.ort, self.c, self.batch, self.room = ort, c, batch, room
+    self.ort, self.c, self.batch = ort, c, batch
+    self.device = "cuda" if stream else "cpu"
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    more = {} if stream is None else {"user_compute_stream": str(stream)}
-    providers = [("CUDAExecutionProvider", more), "CPUExecutionProvider"]
+    own = [("CUDAExecutionProvider", {"user_compute_stream": str(stream)})] if stream else []
+    providers = [*own, "CPUExecutionProvider"]
     self.session = (make or ort.InferenceSession)(str(path), options, providers=providers)
     self.names = [i.name for i in self.session.get_inputs()]
     cache = np.zeros((batch, c.own, room, c.size), np.float16)
@@ -55,7 +57,7 @@ class Decoder:
     self.options.add_run_config_entry("disable_synchronize_execution_providers", "1" if stream else "0")
 
   def _value(self, x):
-    return self.ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0)
+    return self.ort.OrtValue.ortvalue_from_numpy(x, self.device, 0)
 
   def bound(self, ids, total):
     """A run on ``ids``, the last of ``total`` tokens, and where its logits are."""
@@ -132,7 +134,7 @@ def measured(args, c, work):
   for r in row["regions"]:
     print(json.dumps(r, default=str)[:400], flush=True)
   write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
-  rng, arms, runs, prompts = np.random.default_rng(1), {}, {}, {}
+  rng, captured, runs, prompts = np.random.default_rng(1), {}, {}, {}
   prompt = rng.integers(0, c.vocabulary, (args.batch, 8))
   with gpu.scope():
     tokens = {}
@@ -150,21 +152,24 @@ def measured(args, c, work):
       gpu.wait()
       if make:
         row["launches"] = sum(mirage_onnx.launches(d.session).values())
-      arms[name] = gpu.capture(run)
+      captured[name] = run
       runs[name] = lambda run=run: (run(), gpu.wait())
       prompts[name] = lambda long=long: (long(), gpu.wait())
     same = sum(a == b for a, b in zip(tokens["ort"][0], tokens["ours"][0], strict=True))
     a, b = (tokens[n][1].astype(float) for n in ("ort", "ours"))
     row["tokens_equal"] = f"{same} of {TOKENS}"
     row["logits_differ"] = float(np.abs(a - b).max() / np.abs(a).max())
-    cache = 2 * c.layers * args.batch * c.own * args.length * c.size * 2
-    arms["read"] = streaming_limit(gpu, row["weight_bytes"] + cache)[0]
-    calls = list(arms.values())
-    row["cold_us"] = dict(zip(arms, np.median(gpu.time_us(calls, SAMPLES), axis=1).round(1).tolist(), strict=True))
-    row["warm_us"] = dict(zip(arms, (round(x, 1) for x in warm_us(gpu, calls, SAMPLES)), strict=True))
     for key, of in (("run_us", runs), ("prompt_us", prompts)):
       times = np.median(rounds_us(list(of.values())), axis=1)
       row[key] = dict(zip(of, times.round(1).tolist(), strict=True))
+    print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
+    write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
+    cache = 2 * c.layers * args.batch * c.own * args.length * c.size * 2
+    arms = {"read": streaming_limit(gpu, row["weight_bytes"] + cache)[0]}
+    arms |= {name: gpu.capture(run) for name, run in captured.items()}
+    calls = list(arms.values())
+    row["cold_us"] = dict(zip(arms, np.median(gpu.time_us(calls, SAMPLES), axis=1).round(1).tolist(), strict=True))
+    row["warm_us"] = dict(zip(arms, (round(x, 1) for x in warm_us(gpu, calls, SAMPLES)), strict=True))
   print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
   return row
 
