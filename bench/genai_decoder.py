@@ -5,9 +5,9 @@
 
 The graph is the builder's (``genai_graphs.py``), weights are random, the cache is one buffer with ``--room``
 rows. The folder is optimized as ``optimize MODEL_DIR`` does it, with its steps apart, in ``--seconds``. Then
-both sessions take a prompt and greedy tokens, and a step is timed: captured from one stream, interleaved, cold
-(``Gpu.time_us``) and warm, and as whole runs of onnxruntime; a prompt of 256 tokens as a run. Writes
-DIR/genai_CONFIG_BITS_bBATCH.json.
+both sessions take a prompt and greedy tokens, and a step is timed: captured from one stream, interleaved,
+cold (``Gpu.time_us``) and warm, and as runs of onnxruntime; so is a prompt of 256 tokens.
+Writes DIR/genai_CONFIG_BITS_bBATCH.json.
 """
 
 import argparse
@@ -120,8 +120,8 @@ def measured(args, c, work):
             "total_sequence_length": [args.length]}  # fmt: skip
   out.mkdir(exist_ok=True)
   found = mirage_onnx.optimize(
-    source / "model.onnx", out / "model.onnx", target="local", budget_s=args.seconds, steps=True, shapes=shapes,
-    model_check=not args.keep, check=False,
+    source / "model.onnx", out / "model.onnx", target="local", budget_s=args.seconds, steps=True,
+    shapes=shapes, model_check=not args.keep, check=False,
   )  # fmt: skip
   row["optimize_s"] = round(time.monotonic() - began, 1)
   keys = ("ops", "nodes", "status", "reason", "reason_text", "predicted_us", "measured_us", "baseline_us")
@@ -144,7 +144,7 @@ def measured(args, c, work):
       d = Decoder(path, c, args.batch, args.room, gpu.stream_address, make)
       tokens[name] = d.greedy(prompt, gpu.wait)
       d.fill(np.random.default_rng(2))
-      run, logits = d.bound(rng.integers(0, c.vocabulary, (args.batch, 1)), args.length)
+      run, _ = d.bound(rng.integers(0, c.vocabulary, (args.batch, 1)), args.length)
       long, _ = d.bound(rng.integers(0, c.vocabulary, (args.batch, PROMPT)), PROMPT)
       for _ in range(3):
         long()
@@ -168,7 +168,8 @@ def measured(args, c, work):
     arms = {"read": streaming_limit(gpu, row["weight_bytes"] + cache)[0]}
     arms |= {name: gpu.capture(run) for name, run in captured.items()}
     calls = list(arms.values())
-    row["cold_us"] = dict(zip(arms, np.median(gpu.time_us(calls, SAMPLES), axis=1).round(1).tolist(), strict=True))
+    cold = np.median(gpu.time_us(calls, SAMPLES), axis=1)
+    row["cold_us"] = dict(zip(arms, cold.round(1).tolist(), strict=True))
     row["warm_us"] = dict(zip(arms, (round(x, 1) for x in warm_us(gpu, calls, SAMPLES)), strict=True))
   print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
   return row

@@ -116,16 +116,16 @@ def write(folder, c):
   for k in range(c.layers):
     at = f"model.layers.{k}"
     qkv = product(said(n1, c.hidden), f"{at}.attn.qkv_proj", c.hidden, sum(wide))
-    parts, norms = [qkv, "", ""], []
+    parts, norms = [qkv, "", ""], []  # of values, then what is beside the tables
     if c.norms:
       parts = [said(f"/{at}/attn/qkv_proj/Split/output_{i}", n) for i, n in enumerate(wide)]
-      sizes = [n for n in nodes if n.op_type == "Constant" and n.output[0].endswith("/split")]
-      sizes = sizes[0].output[0] if sizes else node("Constant", [], ["/model/constants/split"], value_ints=wide)
-      node("Split", [qkv, sizes], parts, axis=-1)
-      norms = ["", "", "", *(gain(f"{at}.attn.{n}_norm.layernorm.weight", c.size) for n in "qk")]
+      if k == 0:
+        node("Constant", [], ["/model/constants/split"], value_ints=wide)
+      node("Split", [qkv, "/model/constants/split"], parts, axis=-1)
+      norms = ["", "", *(gain(f"{at}.attn.{n}_norm.layernorm.weight", c.size) for n in "qk")]
     a = f"/{at}/attn/GroupQueryAttention/output_0"
     past, present = ([f"{n}.{k}.{of}" for of in ("key", "value")] for n in ("past_key_values", "present"))
-    node("GroupQueryAttention", [*parts, *past, lengths, total, *tables, "", "", *([""] if not norms else norms)],
+    node("GroupQueryAttention", [*parts, *past, lengths, total, *tables, "", "", "", *norms],
          [a, *present], MS, num_heads=c.heads, kv_num_heads=c.own, scale=c.size**-0.5, do_rotary=1,
          local_window_size=-1, **({"qk_norm_epsilon": EPSILON} if c.norms else {}))  # fmt: skip
     o = product(said(a, wide[0]), f"{at}.attn.o_proj", wide[0], c.hidden)
@@ -147,7 +147,7 @@ def write(folder, c):
       said(x, c.hidden)
   product(said(n1, c.hidden), "lm_head", c.hidden, c.vocabulary, "logits")
   w.file.close()
-  caches = [(f"{k}.{of}") for k in range(c.layers) for of in ("key", "value")]
+  caches = [f"{k}.{of}" for k in range(c.layers) for of in ("key", "value")]
   cache = ["batch_size", c.own, "past_sequence_length", "kv_cache_dim"]
   after = ["batch_size", c.own, "total_sequence_length", "kv_cache_dim"]
   graph = helper.make_graph(

@@ -84,8 +84,9 @@ class GenaiFolder:
 
   def captures(self, file: str) -> bool:
     """Whether the config asks onnxruntime for CUDA graphs of this model, which may have no ``If`` then."""
-    sections = (_options(_section(self.config, p)).get("provider_options") for p in self.parts if p.file == file)
-    asked = (o.get("cuda") for s in sections if isinstance(s, list) for o in s if isinstance(o, dict))
+    own = (_section(self.config, p) for p in self.parts if p.file == file)
+    lists = (_options(s).get("provider_options") for s in own)
+    asked = (o.get("cuda") for x in lists if isinstance(x, list) for o in x if isinstance(o, dict))
     return any(isinstance(a, dict) and str(a.get("enable_cuda_graph", "0")) != "0" for a in asked)
 
   def sizes(

@@ -123,7 +123,7 @@ def _decoder(graph: GraphProto) -> _Decoder | None:
     if len(n.input) <= _TOTAL or len(n.output) != 3 or not outputs.issuperset(n.output[1:]):
       return None
     query, *caches = (known.get(n.input[i], ()) for i in (_QUERY, *_PASTS))
-    if len(query) != 3 or any(len(c) != 4 or n.input[i] not in inputs for i, c in zip(_PASTS, caches)):
+    if len(query) != 3 or any(n.input[i] not in inputs for i in _PASTS) or any(len(c) != 4 for c in caches):
       return None
     new.add(query[1])
     pasts |= {c[2] for c in caches}
@@ -197,7 +197,9 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
   is_step = end == _STEP
   outputs = {o.name: names.fresh(o.name + end) for o in graph.output}
   produced = [o for n in graph.node if n.op_type != "Constant" for o in n.output if o]
-  own = dict(outputs) if is_step else outputs | {o: names.fresh(o + end) for o in produced if o not in outputs}
+  own = dict(outputs)
+  if not is_step:
+    own |= {o: names.fresh(o + end) for o in produced if o not in outputs}
   made = GraphProto(name=end.strip("/"))
   for v in graph.input if is_step else ():
     if d.new in (dims := _dims(v)):

@@ -79,7 +79,10 @@ class LockedNode(Part, frozen=True):
 
 
 class LockedOptions(Part, frozen=True):
-  """What the run was told that decides about the bytes. ``measured``: kernels were timed. ``steps``: they have a branch."""
+  """What the run was told that decides about the bytes. ``measured``: kernels were timed.
+
+  ``steps``: of a decoder, which have a branch.
+  """
 
   target: str
   measured: bool
