@@ -247,7 +247,7 @@ def _optimize_folder(
     steps = options["steps"] if options["steps"] is not None else not folder.captures(file)
     sizes = folder.sizes(file, given if not several else {}, steps=steps)
     words = [f"{name}={','.join(map(str, s))}" for name, s in sizes.items()]
-    codes.append(optimize(folder.path / file, written / file, shapes=words, **options | {"steps": steps}))
+    codes.append(optimize(folder.path / file, written / file, shapes=words, **{**options, "steps": steps}))
     if codes[-1] == Exit.INTERRUPTED:
       return codes[-1]
   if not options["dry_run"]:

@@ -111,9 +111,7 @@ def test_a_cache_whose_size_a_run_gives():
     feeds = step_feeds(cached_step(2, 1, 2, 32, room), lengths)
     for shared in (True, False):
       before = mirage_onnx.launches(kernels)
-      (y, rows, caches), (want, want_rows, _) = (
-        run_step(s, feeds, shared=shared) for s in (kernels, plain)
-      )
+      (y, rows, caches), (want, want_rows, _) = (run_step(s, feeds, shared=shared) for s in (kernels, plain))
       assert caches[0].shape == (2, 1, room, 32)
       for a, b in zip((y, *chain(*rows)), (want, *chain(*want_rows)), strict=True):
         np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=4e-3, atol=4e-3)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -166,7 +167,7 @@ def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]
   """Of shapes: one token is new, and the cache has room for it."""
   made = []
 
-  def add(op: str, *inputs: str, **attributes: object) -> str:
+  def add(op: str, *inputs: str, **attributes: Any) -> str:
     output = names.fresh(f"steps/{op}")
     made.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
     return output
