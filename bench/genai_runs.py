@@ -1,4 +1,4 @@
-"""Runs of a decoder of genai's builder whose caches are one buffer each, and what of it kernels have replaced."""
+"""Runs of a decoder of genai's builder, its caches one buffer each, and what of it kernels have replaced."""
 
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """A decoder whose steps have a branch: what gets there, and that all else is as it was."""
 
-from itertools import chain
-
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -100,11 +98,11 @@ def test_steps_have_kernels_and_all_else_has_not():
   step, others = (a.g for a in result.model.graph.node[-1].attribute)
   assert not [n for n in step.node if n.op_type == "GroupQueryAttention"]
   assert [n.op_type for n in others.node] == [n.op_type for n in model.graph.node if n.op_type != "Constant"]
-  assert not any("pkg.mirage_onnx.steps" == p.key for n in nodes_of(step, others) for p in n.metadata_props)
+  assert not any(p.key == "pkg.mirage_onnx.steps" for n in nodes_of(step, others) for p in n.metadata_props)
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
   launched = 0
-  for (new, room, total), is_step in chain(zip(STEPS, [1] * 3), zip(OTHERS, [0] * 4)):
+  for (new, room, total), is_step in [*((s, 1) for s in STEPS), *((s, 0) for s in OTHERS)]:
     for batch in (1, 3):
       (want, length), (got, same) = (run(s, batch, new, room, total) for s in (plain, kernels))
       assert length == same
