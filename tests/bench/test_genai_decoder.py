@@ -12,6 +12,7 @@ from genai_graphs import CONFIGS, write
 import mirage_onnx
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [16, 4])
 def test_greedy_tokens(tmp_path, bits, monkeypatch):
   """A prompt by onnxruntime, tokens by kernels, in the emulator; batch 2, the cache one buffer."""
