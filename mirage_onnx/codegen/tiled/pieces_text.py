@@ -71,8 +71,7 @@ class PiecesText:
         self.ends[t.name] = t.limit[0], f"end_{identifier(t.name)}"
         end = TensorText.of(by, self.extents).load_bits(index)
         more = f" + {t.limit[2]}" if t.limit[2] else ""
-        most = count(self.extents, t.limit[0])  # whatever a run says
-        writer.line(f"const int {self.ends[t.name][1]} = at_most(static_cast<int>({end}), {most}){more};")
+        writer.line(f"const int {self.ends[t.name][1]} = static_cast<int>({end}){more};")
 
   def _declare_share(self, writer: Writer, piece: Piece) -> None:
     whole, ranks = self.cut.outer(piece), self.cut.params.cluster
