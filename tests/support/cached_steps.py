@@ -69,4 +69,5 @@ def run_step(session, feeds, *, shared):
       binding.bind_output(f"present_{n}")
   session.run_with_iobinding(binding)
   y, *caches = (x.numpy().copy() for x in binding.get_outputs())
-  return y, [[row[:, : n + 1] for row, n in zip(c, feeds["lengths"], strict=True)] for c in caches], caches
+  rows = [[row[:, : n + 1] for row, n in zip(c, feeds["lengths"].tolist(), strict=True)] for c in caches]
+  return y, rows, caches
