@@ -95,6 +95,7 @@ def optimize(
   locked: bool = False,
   page: str | Path | None = None,
   profile: str | Path | None = None,
+  steps: bool = False,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -130,6 +131,8 @@ def optimize(
       page: a file for the report as one HTML page; ``report_page`` makes it of the output later.
       profile: a file that ``mirage-onnx calibrate --profile`` wrote on the target's GPU, here or elsewhere:
           its rates are those of the target. Without ``target`` that GPU is it.
+      steps: kernels for one new token of a decoder with GroupQueryAttention, in an ``If`` beside the
+          graph as it was, which takes prompts; onnxruntime captures no CUDA graph of a model with that.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -151,7 +154,7 @@ def optimize(
   if page is not None:
     check_page(Path(page), source, target_path)
   with readable(model) as given:
-    loaded = load_model(given)
+    loaded = load_model(given, steps=steps)
     if target_path is None and source is None and loaded.path is not None:
       raise MirageError("OPTION_INVALID", "a model of more than 1 GiB in memory needs output=PATH")
     lock_path, recorded = Path(lock) if lock is not None else None, None
@@ -161,7 +164,7 @@ def optimize(
       recorded = read_lock(lock_path)
       targets = check_same(
         recorded, loaded, target=target, margin=margin, tiled=tiled, shapes=checked_sizes(shapes or {}),
-        external=external,
+        external=external, steps=steps,
       )  # fmt: skip
       o = recorded.options
       margin, tiled, shapes, external, measure = o.margin, o.tiled, o.shapes, o.external, o.measured
@@ -178,6 +181,7 @@ def optimize(
       stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
       tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
       streamed=target_path is not None, emulate=recorded is not None or not measure, lock=recorded,
+      steps=steps,
     )  # fmt: skip
     if measure and recorded is None:
       _warn_of_others(emit or events.silent)

@@ -139,6 +139,14 @@ def optimize(
       "what differs.",
     ),
   ] = False,
+  steps: Annotated[
+    bool | None,
+    typer.Option(
+      "--steps/--no-steps",
+      help="Of a decoder with GroupQueryAttention: kernels for one new token, in an If beside the graph as "
+      "it was, which takes prompts. Default: in a folder that asks for no CUDA graphs.",
+    ),
+  ] = None,
   fail_if_unchanged: Annotated[
     bool, typer.Option("--fail-if-unchanged", help="Exit code 4 where no region was replaced.")
   ] = False,
@@ -206,6 +214,7 @@ def optimize(
       lock=lock,
       locked=locked,
       profile=profile,
+      steps=bool(steps),
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)
@@ -243,9 +252,10 @@ def _optimize_folder(
     folder.begin(written)
   given, codes = parse_sizes(shapes or ()), []
   for file in folder.models:
-    sizes = folder.sizes(file, given if not several else {})
+    steps = options["steps"] if options["steps"] is not None else not folder.captures(file)
+    sizes = folder.sizes(file, given if not several else {}, steps=steps)
     words = [f"{name}={','.join(map(str, s))}" for name, s in sizes.items()]
-    codes.append(optimize(folder.path / file, written / file, shapes=words, **options))
+    codes.append(optimize(folder.path / file, written / file, shapes=words, **{**options, "steps": steps}))
     if codes[-1] == Exit.INTERRUPTED:
       return codes[-1]
   if not options["dry_run"]:

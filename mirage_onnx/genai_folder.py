@@ -21,6 +21,8 @@ import onnx
 from mirage_onnx.custom_op.library import LIBRARY_NAME, get_library_path
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
+from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.importer.steps_apart import is_apart
 from mirage_onnx.report.text_file import write_text
 from mirage_onnx.rewrite.external import data_files
 
@@ -30,6 +32,8 @@ LIBRARY_OPTION = "custom_ops_library"
 NEW_TOKENS = (1, 16, 256)
 #: Length of a cache and of what is attended to, where the folder says nothing.
 CONTEXT = 2048
+#: Kernels are timed in a cache of no more.
+MOST_ROOM = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +82,24 @@ class GenaiFolder:
     """The files, each once."""
     return tuple(dict.fromkeys(p.file for p in self.parts))
 
-  def sizes(self, file: str, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+  def captures(self, file: str) -> bool:
+    """Whether the config asks onnxruntime for CUDA graphs of this model, which may have no ``If`` then."""
+    own = (_section(self.config, p) for p in self.parts if p.file == file)
+    lists = (_options(s).get("provider_options") for s in own)
+    asked = (o.get("cuda") for x in lists if isinstance(x, list) for o in x if isinstance(o, dict))
+    return any(isinstance(a, dict) and str(a.get("enable_cuda_graph", "0")) != "0" for a in asked)
+
+  def sizes(
+    self, file: str, given: Mapping[str, Sequence[int]], *, steps: bool = False
+  ) -> dict[str, tuple[int, ...]]:
     """Sizes of the dynamic dimensions of a model; those that are ``given`` count.
 
-    Names are those of genai's builder: a cache as long as the config lets it get, half of it attended to.
+    Names are those of genai's builder: a cache as long as the config lets it get (``MOST_ROOM`` at most),
+    half of it attended to; of a decoder whose ``steps`` have a branch, one new token.
     """
     model, search = (s if isinstance(s := self.config.get(k), dict) else {} for k in ("model", "search"))
     context = _number(model.get("context_length")) or CONTEXT
-    longest = min(context, _number(search.get("max_length")) or context)
+    longest = min(context, _number(search.get("max_length")) or context, MOST_ROOM)
     whole = max(2, longest // 2)
     decoder = model.get("decoder")
     head = _number(decoder.get("head_size")) if isinstance(decoder, dict) else None
@@ -96,7 +110,10 @@ class GenaiFolder:
       "total_sequence_length": (whole,),
       **({"kv_cache_dim": (head,)} if head else {}),
     }
-    loaded = load_model(self.path / file)
+    loaded = load_model(self.path / file, steps=steps)
+    if loaded.nested is not None and is_apart(loaded.nested):
+      known["sequence_length"] = (1,)
+      known["past_sequence_length"] = (longest,)
     names = {d for t in loaded.tensors.values() for d in t.shape or () if isinstance(d, str)}
     return {n: tuple(given.get(n, s)) for n, s in (known | dict(given)).items() if n in names or n in given}
 
@@ -170,7 +187,7 @@ def _options(section: Any) -> Mapping[str, Any]:
 
 def _has_custom_nodes(path: Path) -> bool:
   graph = onnx.load(path, load_external_data=False).graph
-  return any(n.domain.startswith("ai.mirage") for n in graph.node)
+  return any(n.domain.startswith("ai.mirage") for n in nodes_of(graph))
 
 
 def _number(value: object) -> int | None:

@@ -67,7 +67,7 @@ def lock_of(
     options=LockedOptions(
       targets or options.target.name, options.measure, options.margin if margin is None else margin,
       options.tiled,
-      {name: list(sizes) for name, sizes in sorted(options.shapes.items())}, external,
+      {name: list(sizes) for name, sizes in sorted(options.shapes.items())}, external, options.steps,
     ),
     versions=here(_machine() if options.measure else None),
     before_us=times_us[0] if times_us else None,
@@ -141,6 +141,7 @@ def check_same(
   tiled: bool | None,
   shapes: Mapping[str, Sequence[int]],
   external: str | None,
+  steps: bool = False,
 ) -> tuple[Target, ...]:
   """The targets of ``lock``, which is of this model, these options and these versions.
 
@@ -161,6 +162,7 @@ def check_same(
     ("--tiled", o.tiled if tiled is None else tiled, o.tiled),
     ("--shapes", {n: list(s) for n, s in shapes.items()} or o.shapes, o.shapes),
     ("--external", external or o.external, o.external),
+    ("--steps", steps, o.steps),
     ("mirage-onnx", now.mirage_onnx, v.mirage_onnx),
     ("NVRTC", now.nvrtc, v.nvrtc),
   ]
@@ -222,7 +224,7 @@ def _same_command(path: Path, loaded: LoadedModel, options: Options, external: s
     lock = read_lock(path)
     check_same(
       lock, loaded, target="local" if options.measure else options.target.name, margin=options.margin,
-      tiled=options.tiled, shapes=options.shapes, external=external,
+      tiled=options.tiled, shapes=options.shapes, external=external, steps=options.steps,
     )  # fmt: skip
   except MirageError:
     return None

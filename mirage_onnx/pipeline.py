@@ -67,6 +67,7 @@ class Options:
   ``streamed``: copies of large external weights in another order are left to ``save_model``.
   ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what is
   replaced for other targets in the same file: a region is one of these, or has no node of them.
+  ``steps``: how the model was loaded (``importer/steps_apart.py``).
   """
 
   target: Target
@@ -87,6 +88,7 @@ class Options:
   began: float | None = None
   lock: Lock | None = None
   beside: tuple[RegionCandidate, ...] = ()
+  steps: bool = False
 
   @property
   def searched_margin(self) -> float:

@@ -22,6 +22,8 @@ KINDS = ("small", "large", "constant_rows", "outliers", "offset", "zeros")
 #: Further kinds of models with masks: halves of rows and whole rows are hidden. Where the original
 #: makes NaN of a row that is hidden throughout, it is no measure.
 MASKED = ("masked rows", "masked rows -inf", "masked throughout")
+#: The kind with which a cache grows.
+GROWS = "normal 1"
 #: Size of a dynamic dimension that nothing sets. Equal ones always broadcast.
 DEFAULT_DIM = 4
 #: Exclusive upper end of integer inputs that nothing sets: valid as id, mask and position.
@@ -87,7 +89,9 @@ def draw_one(
   """Arrays by name. Of a kind that is not known here they are normal, and no position is masked."""
   sizes = {**facts.sizes, **dims}
   for total, parts in facts.totals().items():
-    sizes.setdefault(total, sum(sizes.get(part, DEFAULT_DIM) for part in parts))
+    # A cache may have room for what is new: then it is as long as before.
+    fits = kind != GROWS and any(least == total for _, _, least in facts.growing.values())
+    sizes.setdefault(total, sum(sizes.get(part, DEFAULT_DIM) for part in parts[: 1 if fits else None]))
   shapes = {value.name: tuple(size_of(dim, sizes) for dim in value.shape) for value in arguments}
   longest = max((shapes[n][-1] for n in facts.masks if shapes.get(n)), default=0)
   found = {}

@@ -48,7 +48,8 @@ class InputFacts:
   ``padded``: masks that are summed up to lengths, so that they hide a tail only. ``positions``: of
   tokens. ``lengths``: what they are made of. ``symbols``: of the dimensions of inputs. ``sizes``: of
   symbols that an operator leaves no choice. ``shared``: outputs that are given the memory of an input: a
-  cache of one size, which a step changes in place.
+  cache of one size, which a step changes in place. ``growing``: outputs that may be given it where a run
+  has room in it: the input, and the symbols of its room and of the least that is needed.
   """
 
   limits: Mapping[str, int] = field(default_factory=dict)
@@ -59,6 +60,12 @@ class InputFacts:
   symbols: frozenset[str] = frozenset()
   sizes: Mapping[str, int] = field(default_factory=dict)
   shared: Mapping[str, str] = field(default_factory=dict)
+  growing: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+
+  def shared_at(self, sizes: Mapping[str, int]) -> dict[str, str]:
+    """As ``shared``, where dimensions have these sizes."""
+    fits = {o: i for o, (i, room, least) in self.growing.items() if sizes.get(room, 0) >= sizes.get(least, 1)}
+    return {**fits, **self.shared}
 
   def totals(self) -> dict[str, tuple[str, str]]:
     """Symbol of a total length -> those of the past and of what is new."""
@@ -99,6 +106,7 @@ def input_facts(model: onnx.ModelProto) -> InputFacts:
     limits, frozenset(masks), frozenset(padded), frozenset(positions), lengths, frozenset(symbols),
     {**dict(walk.joined_sizes(v.name for v in inputs)), **dict(walk.cache_sizes(v.name for v in inputs))},
     dict(walk.shared({v.name for v in inputs}, {v.name for v in graph.output})),
+    dict(walk.growing({v.name for v in inputs}, {v.name for v in graph.output})),
   )  # fmt: skip
 
 
@@ -189,13 +197,28 @@ class _Walk:
 
   def shared(self, inputs: Set[str], outputs: Set[str]) -> Iterator[tuple[str, str]]:
     """(present, past) of operators whose cache is as large as before."""
+    for present, name, before, after in self._caches(inputs, outputs):
+      if before == after:
+        yield present, name
+
+  def growing(self, inputs: Set[str], outputs: Set[str]) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """present, (past, ...) of caches that are longer afterwards, unless there is room for what is new."""
+    for present, name, before, after in self._caches(inputs, outputs):
+      room, least = (x[2] if len(x) == 4 else 0 for x in (before, after))
+      if isinstance(room, str) and isinstance(least, str) and "" not in (room, least) and room != least:
+        yield present, (name, room, least)
+
+  def _caches(
+    self, inputs: Set[str], outputs: Set[str]
+  ) -> Iterator[tuple[str, str, list[int | str], list[int | str]]]:
+    """present, past and the dimensions of both."""
     for name in sorted(inputs):
       for node, k in self._readers.get(name, ()):
         made = _CACHES.get((node.op_type, k), -1)
         if 0 <= made < len(node.output) and (present := node.output[made]) in outputs:
-          before, after = (self._shapes.get(x, ()) for x in (name, present))
-          if before and list(before) == list(after):
-            yield present, name
+          before, after = (list(self._shapes.get(x, ())) for x in (name, present))
+          if before:
+            yield present, name, before, after
 
   def reaches(self, name: str, through: frozenset[str], ends: set[str]) -> bool:
     return any(node.op_type in ends for node, _ in self._reached(name, through))

@@ -266,7 +266,7 @@ class _Race:
     try:
       for k, session in enumerate(sessions):
         self._at(f"{k} running {text}".rstrip())
-        runs.append(_warmed(session.bound(feeds, str(n + 1), self._facts.shared)))
+        runs.append(_warmed(session.bound(feeds, str(n + 1), self._facts.shared_at(sizes))))
     except Exception:
       if graph:
         self._graphs = False

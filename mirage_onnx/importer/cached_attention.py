@@ -5,7 +5,9 @@ in is a constant (``causal.places``), so that a mask is a comparison of two tens
 cache with the new row in its place: behind that, what the cache has, which no run reads.
 """
 
-from mirage_onnx.importer.causal import LARGEST, places
+from dataclasses import replace
+
+from mirage_onnx.importer.causal import LARGEST, places, places_of
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.dot_products import (
   LEAST,
@@ -21,6 +23,7 @@ from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.rotary import turned
 from mirage_onnx.importer.slicing import taken
 from mirage_onnx.importer.split_caches import is_attended
+from mirage_onnx.importer.steps_apart import keeps_its_room
 from mirage_onnx.ir import Constant, DType, Tensor
 
 #: Attributes that ask for another operator, and the only value that has a rule.
@@ -41,8 +44,9 @@ def group_query_attention(c: Context) -> None:
   past, lengths = tuple(c.tensor(i) for i in (3, 4)), c.tensor(_LENGTHS)
   batch, _, room, _ = shape_of(past[0])
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
-  place = c.reshape(c.implied(places(room)), (1, 1, room, 1))
-  rotary = c.attribute("do_rotary", 0)
+  place = c.reshape(_places(c, room), (1, 1, room, 1))
+  for position in (1, 2):
+    c.has_shape(position, shape_of(past[position - 1]))
   if c.uses(0):
     whole = is_attended(c.node)
     seen = c.elementwise("less_equal" if whole else "less", place, lengths, dtype=DType.BOOL)
@@ -50,16 +54,24 @@ def group_query_attention(c: Context) -> None:
       first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
       inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
       seen = c.elementwise("mul", seen, inside, dtype=DType.BOOL)
-    turned_q = _rotated(c, q) if rotary else q
-    new = (k, v) if whole else (_rotated(c, k) if rotary else k, v)
+    turned_q = _turned(c, q, _NORMS[0])
+    new = (k, v) if whole else (_turned(c, k, _NORMS[1]), v)
     c.finish(by_rows(c, _attended(c, heads_of(c, turned_q, *new), past, seen, whole=whole)))
   if not (c.uses(1) or c.uses(2)):
     return
   there = c.elementwise("equal", place, lengths, dtype=DType.BOOL)
-  k = _rotated(c, k) if rotary and c.uses(1) else k
+  k = _turned(c, k, _NORMS[1]) if c.uses(1) else k
   for position, new_row, old in ((1, k, past[0]), (2, v, past[1])):
     if c.uses(position):
       c.finish(c.elementwise("select", there, new_row, old, dtype=old.dtype), position)
+
+
+def _places(c: Context, room: int) -> Tensor:
+  """Of so many rows of a cache, where a number may stand for what only a run knows."""
+  if not c.symbols.is_symbolic(room):
+    return c.implied(places(room))
+  found = c.implied(places_of(c.symbols.text(room)))
+  return replace(found, shape=(room,))
 
 
 def _check(c: Context) -> None:
@@ -70,25 +82,25 @@ def _check(c: Context) -> None:
     raise c.reject("without a cache there is no step of a decoder")
   if c.has(_BIAS):
     raise c.reject("a run says how large attention_bias is", "DYNAMIC_DIM")
-  if any(map(c.has, _NORMS)):
-    raise c.reject("norms of queries and keys: ONNX Runtime has them on GPUs only")
+  if len({*map(c.has, _NORMS)}) > 1:
+    raise c.reject("of norms of queries and keys there is one")
   if c.has(1) != c.has(2):
     raise c.reject("of keys and values there is one")
   past, dtype = shape_of(c.tensor(3)), c.tensor(0).dtype
   if past != shape_of(c.tensor(4)) or len(past) != 4 or any(c.tensor(i).dtype is not dtype for i in (3, 4)):
     raise c.reject("the caches of keys and values are not alike")
   lengths = c.tensor(_LENGTHS)
-  if c.symbols.is_symbolic(past[2]):
-    raise c.reject("how much room the cache has shows only a run", "DYNAMIC_DIM")
+  if c.symbols.is_symbolic(past[2]) and past[2] not in c.symbols.names:
+    raise c.reject(f"a cache of {c.symbols.text(past[2])} rows", "DYNAMIC_DIM")
   if shape_of(c.tensor(0))[1] != 1:
     tokens = c.symbols.text(shape_of(c.tensor(0))[1])
     raise c.reject(f"{tokens} new tokens, of which a run says where they go", "DYNAMIC_DIM")
   if lengths.dtype is not DType.I32 or shape_of(lengths) not in ((past[0],), (past[0], 1)):
     raise c.reject(f"lengths {lengths.dtype} of {c.symbols.show(shape_of(lengths))}")
-  if past[2] > LARGEST:
+  if past[2] > LARGEST and not c.symbols.is_symbolic(past[2]):
     raise c.reject(f"a cache of {past[2]} rows")
   for i in (1, 2):
-    if c.uses(i) and (c.output(i).shape or (None,) * 3)[2] != past[2]:
+    if c.uses(i) and (c.output(i).shape or (None,) * 3)[2] != past[2] and not keeps_its_room(c.node):
       raise c.reject("present may be longer than past, which shows only a run", "DYNAMIC_DIM")
 
 
@@ -102,6 +114,24 @@ def _projections(c: Context) -> tuple[Tensor, Tensor, Tensor]:
   ends = (0, heads, heads + own, heads + 2 * own)
   q, k, v = (taken(c, all_, 1, range(*ends[i : i + 2])) for i in range(3))
   return q, k, v
+
+
+def _turned(c: Context, x: Tensor, weight: int) -> Tensor:
+  """Queries or keys behind their norm over each head and the angles of their place; rounded once, at the end.
+
+  ONNX Runtime has the norms on GPUs only.
+  """
+  dtype = x.dtype
+  assert dtype is not None
+  if c.has(weight):
+    x, size = c.widen(x), shape_of(x)[-1]
+    mean = c.reduce("mean", c.elementwise("square", x), (3,))
+    scale = c.elementwise("sqrt", c.elementwise("add", mean, const(c.fraction("qk_norm_epsilon", 1e-6))))
+    own = c.widen(c.reshape(c.tensor(weight), (1, 1, 1, size)))
+    x = c.elementwise("mul", c.elementwise("div", x, scale), own)
+  if c.attribute("do_rotary", 0):
+    x = _rotated(c, x)
+  return c.cast(x, dtype)
 
 
 def _rotated(c: Context, x: Tensor) -> Tensor:

@@ -10,10 +10,12 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from mirage_onnx.ir import DType, Tensor
-from mirage_onnx.ir.program import PLACES, is_places
+from mirage_onnx.ir.program import PLACES, is_places, places_in
 
 #: Most elements of a mask, a byte each: no kernel is fast that reads more.
 LARGEST = 1 << 20
+#: Where only a run says how many places there are, those that a model holds: 4 bytes each.
+MOST_PLACES = 1 << 18
 _NAME = re.compile(r"mirage\.causal\.(\d+)x(\d+)\+(\d+)")
 
 
@@ -27,10 +29,15 @@ def places(count: int) -> Tensor:
   return Tensor(f"{PLACES}{count}", DType.I32, (count,))
 
 
+def places_of(name: str) -> Tensor:
+  """Where each element is along a dimension of which a run says how many it has: at most ``MOST_PLACES``."""
+  return Tensor(f"{PLACES}{MOST_PLACES}/{name}", DType.I32, (name,))
+
+
 def implied(name: str) -> TensorProto | None:
   """What the constant of this name holds."""
   if is_places(name):
-    return numpy_helper.from_array(np.arange(int(name[len(PLACES) :]), dtype=np.int32), name)
+    return numpy_helper.from_array(np.arange(places_in(name), dtype=np.int32), name)
   if not (said := _NAME.fullmatch(name)):
     return None
   queries, keys, past = map(int, said.groups())

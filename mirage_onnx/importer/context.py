@@ -135,6 +135,11 @@ class Context:
   def output(self, position: int = 0) -> Tensor:
     return self._tensors[self.node.output[position]]
 
+  def has_shape(self, position: int, shape: tuple[int, ...]) -> None:
+    """Say what new names in the shape of an output stand for that nothing makes."""
+    if position < len(self.node.output) and self.node.output[position]:
+      self._bound(self.output(position), shape)
+
   def uses(self, position: int) -> bool:
     """Whether anything reads this output."""
     outputs = self.node.output

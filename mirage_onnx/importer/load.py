@@ -28,6 +28,7 @@ from mirage_onnx.importer.opening import Flat, opened
 from mirage_onnx.importer.parsing import parse_model
 from mirage_onnx.importer.section_types import Scope
 from mirage_onnx.importer.split_caches import split_caches
+from mirage_onnx.importer.steps_apart import steps_apart
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.onnx_process import Onnx, start_early
 
@@ -105,10 +106,12 @@ class PickledModel:
     )
 
 
-def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = None) -> LoadedModel:
+def load_model(
+  source: str | Path | ModelProto, base_dir: str | Path | None = None, *, steps: bool = False
+) -> LoadedModel:
   """Load a model file, or take a model in memory, and check it.
 
-  ``base_dir`` is where the external data of a model in memory is.
+  ``base_dir`` is where the external data of a model in memory is; ``steps``: see ``steps_apart``.
 
   Raises:
       MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, MODEL_LIMIT,
@@ -123,7 +126,8 @@ def load_model(source: str | Path | ModelProto, base_dir: str | Path | None = No
     proto, what, folder = _parse(path), f"{str(path)!r}", path.parent
   if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
     raise MirageError("NOT_ONNX", f"{what} has no graph")
-  given, proto = proto, split_caches(without_old_inputs(proto))
+  given, proto = proto, without_old_inputs(proto)
+  proto = split_caches(steps_apart(proto) if steps else proto)
   graph = proto.graph
   check_text(graph)
   check_functions(proto)

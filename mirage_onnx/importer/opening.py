@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.graph import captured_names, subgraphs
+from mirage_onnx.importer.graph import captured_names, free_names, subgraphs
 from mirage_onnx.importer.section_types import Read, Scope, carried_results, repeats, section_scope, stated
 from mirage_onnx.importer.sections import Section, node_names, renamed, sections_of
+from mirage_onnx.importer.steps_apart import is_left
 from mirage_onnx.ir.program import Tensor
 
 #: Key of the property that says of a node which of ``Flat.holders`` it is.
@@ -105,7 +106,10 @@ def _flat(opener: _Opener) -> Flat:
       if subgraphs(node):
         key = path + next((o for o in node.output if o), "")
         outer = [names.get(n, n) for n in captured_names(node)]
-        copy.input.extend(n for n in outer if key not in captured or key in closed or n in captured[key])
+        left = {names.get(n, n) for a in node.attribute if is_left(node, a.name) for n in free_names(a.g)}
+        copy.input.extend(
+          n for n in outer if key not in captured or key in closed or n in captured[key] | left
+        )
         holders[len(graph.node)] = node, closed.get(key, "" if key in captured else "they cannot be opened")
         copy.metadata_props.add(key=HOLDER, value=str(len(graph.node)))
       if counts[path] > 1:

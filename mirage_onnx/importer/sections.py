@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from mirage_onnx.importer.graph import defined_names, free_names, subgraphs, unique_names
+from mirage_onnx.importer.steps_apart import is_left
 
 #: Operators whose subgraphs are opened.
 HOLDERS = frozenset({"If", "Loop", "Scan"})
@@ -87,7 +88,7 @@ def _sections(
   """``flat``: of what the graph defines and reads; ``constants``: names that the graph gives to some."""
   for node in graph.node:
     for attribute in node.attribute if _opens(node) else ():
-      if attribute.type != AttributeProto.GRAPH:
+      if attribute.type != AttributeProto.GRAPH or is_left(node, attribute.name):
         continue
       inner, inside = attribute.g, f"{path}{first_output(node)}:{attribute.name}/"
       names = {name: inside + name for name, _ in defined_names(inner)}

@@ -8,24 +8,36 @@ same numbers.) What is not replaced by kernels becomes one node again (``whole_a
 
 from collections.abc import Sequence
 
-from onnx import ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.importer.steps_apart import CACHED, STEPS, has_steps
 
 _MARK, _ATTENDED, _WRITTEN = "pkg.mirage_onnx.part", "attended", "written"
-#: The operator whose cache is one buffer.
-CACHED = "GroupQueryAttention"
 
 
 def split_caches(proto: ModelProto) -> ModelProto:
-  """``proto`` itself where there is none; nodes within subgraphs stay as they are."""
-  graph = proto.graph
-  if not any(_is_whole(n) for n in graph.node):
+  """``proto`` itself where there is none; in subgraphs only those of steps are split (``steps_apart.py``)."""
+  if not any(_is_whole(n) for g in _graphs(proto) for n in g.node):
     return proto
   made = ModelProto()
   made.CopyFrom(proto)
-  del made.graph.node[:]
-  taken = {x for n in nodes_of(graph) for x in (*n.input, *n.output)} | {n.name for n in nodes_of(graph)}
+  nodes = list(nodes_of(proto.graph))
+  taken = {x for n in nodes for x in (*n.input, *n.output)} | {n.name for n in nodes}
+  for graph, source in zip(_graphs(made), _graphs(proto), strict=True):
+    if any(map(_is_whole, source.node)):
+      _split(graph, source, taken)
+  return made
+
+
+def _graphs(proto: ModelProto) -> list[GraphProto]:
+  holders = (n for n in proto.graph.node if n.op_type == "If")
+  return [proto.graph, *(a.g for n in holders for a in n.attribute if has_steps(n, a.name))]
+
+
+def _split(made: GraphProto, graph: GraphProto, taken: set[str]) -> None:
+  """Make ``made``, a copy of ``graph``, one with two nodes for each; ``taken``: names."""
+  del made.node[:]
 
   def fresh(name: str) -> str:
     while name in taken:
@@ -36,10 +48,10 @@ def split_caches(proto: ModelProto) -> ModelProto:
   known = {v.name: v for v in (*graph.value_info, *graph.output)}
   for node in graph.node:
     if not _is_whole(node):
-      made.graph.node.add().CopyFrom(node)
+      made.node.add().CopyFrom(node)
       continue
     y, *presents = node.output
-    written, attended = made.graph.node.add(), made.graph.node.add()
+    written, attended = made.node.add(), made.node.add()
     for part, kind in ((written, _WRITTEN), (attended, _ATTENDED)):
       part.CopyFrom(node)
       part.metadata_props.add(key=_MARK, value=kind)
@@ -50,14 +62,22 @@ def split_caches(proto: ModelProto) -> ModelProto:
     attended.output.extend([fresh(f"{p}/attended") for p in presents])
     new = zip([y, *presents], [written.output[0], *attended.output[1:]], strict=True)
     for name, copy in ((n, c) for n, c in new if n in known):
-      made.graph.value_info.add().CopyFrom(known[name])
-      made.graph.value_info[-1].name = copy
-  return made
+      made.value_info.add().CopyFrom(known[name])
+      made.value_info[-1].name = copy
 
 
 def whole_again(model: ModelProto) -> None:
   """Makes one node again of two parts, where neither has been replaced; parts that are left have no mark."""
-  graph = model.graph
+  for graph in _graphs(model):
+    _join(graph)
+    for node in graph.node:
+      if any(p.key in (_MARK, STEPS) for p in node.metadata_props):
+        kept = [p for p in node.metadata_props if p.key not in (_MARK, STEPS)]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+
+
+def _join(graph: GraphProto) -> None:
   written = {n.output[1]: n for n in graph.node if _part(n) == _WRITTEN}
   gone = set[str]()
   for node in [n for n in graph.node if is_attended(n)]:
@@ -65,11 +85,6 @@ def whole_again(model: ModelProto) -> None:
       gone |= {own.output[0], *node.output[1:]}
       own.output[0] = node.output[0]
       graph.node.remove(node)
-  for node in graph.node:
-    if _part(node):
-      kept = [p for p in node.metadata_props if p.key != _MARK]
-      del node.metadata_props[:]
-      node.metadata_props.extend(kept)
   values = [v for v in graph.value_info if v.name not in gone]
   if len(values) < len(graph.value_info):
     del graph.value_info[:]

@@ -7,7 +7,7 @@ of nodes maps straight back to the graph it came from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
@@ -23,7 +23,21 @@ Dim = int | str
 
 def is_places(name: str) -> bool:
   """Whether this is the name of a constant that says where each element is."""
-  return name.startswith(PLACES) and name[len(PLACES) :].isdigit()
+  return bool(places_in(name))
+
+
+def places_in(name: str) -> int:
+  """How many places such a constant holds; 0 for another name.
+
+  Behind the number stands the name of a dimension where a run says how many of them there are.
+  """
+  count = name.removeprefix(PLACES).partition("/")[0] if name.startswith(PLACES) else ""
+  return int(count) if count.isdigit() else 0
+
+
+def has_more_places(name: str, shape: Sequence[Dim]) -> bool:
+  """Whether a constant of this name holds more places than a tensor of this shape has."""
+  return is_places(name) and tuple(shape) != (places_in(name),)
 
 
 @dataclass(frozen=True, slots=True)

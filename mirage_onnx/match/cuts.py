@@ -38,12 +38,14 @@ class Limits:
   again: int = 2
   #: Whether contractions of two activations are in regions.
   runtime: bool = False
+  #: How many more one operator may have: attention whose queries have a norm.
+  within: int = 0
   #: Whether one operator alone is a region: ONNX Runtime has a kernel for it, so only to test ours.
   single: bool = False
 
 
 #: What a kernel of ``superopt.space.ALL`` can hold: a softmax between two contractions.
-TILED = Limits(depth=4, runtime=True)
+TILED = Limits(depth=4, runtime=True, within=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def find_cuts(borders: Borders, limits: Limits) -> dict[str, tuple[Cut, ...]]:
         continue  # a projection and the attention behind it are searched apart
       count = own + sum(graph.contractions(n) for n in nodes if n != node.name)
       depth = graph.depth(node.name) + part.depth
-      if count <= limits.contractions and depth <= limits.depth:
+      deepest = limits.depth + limits.within if part.depth == 0 else limits.depth
+      if count <= limits.contractions and depth <= deepest:
         cuts[Cut(part.leaves, nodes, count, depth)] = None
     made = {s.output.name for s in node.steps}
     found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, tuple(cuts), limits))

@@ -12,7 +12,7 @@ from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Monomial, Program, Region, RegionTensor, Step, Tensor, symbols_of
-from mirage_onnx.ir.program import resized
+from mirage_onnx.ir.program import is_places, resized
 from mirage_onnx.match.axes import name_axes
 from mirage_onnx.match.graph import ASSUMED
 from mirage_onnx.match.sinking import viewed
@@ -107,13 +107,15 @@ class _Runtime:
       (n, i, d)
       for i, x in enumerate(self.region.given)
       for d, n in enumerate(self._shape(x))
-      if self.program.is_symbolic(n) and not (x.picks and d == 0)
+      if self.program.is_symbolic(n) and not (x.picks and d == 0) and not is_places(x.source.name)
     ]
 
   def extent(self, axis: str) -> Monomial:
     """The extent of an axis: the product of the dimensions of an input that hold it alone."""
     found = []
     for i, x in enumerate(self.region.given):
+      if is_places(x.source.name):  # there may be more of them
+        continue
       held = [d for d, own in enumerate(x.dims) if axis in own]
       if held and not (x.picks and held[0] == 0) and all(x.dims[d] == (axis,) for d in held):
         shape = self._shape(x)
@@ -170,6 +172,8 @@ class _Runtime:
       return Monomial(factor, tuple(sorted(at[d] for d in dims)))
 
     for i, x in enumerate(self.region.given):
+      if is_places(x.source.name):
+        continue
       for dims, axes in _blocks(x)[bool(x.picks and x.dims[0]) :]:
         shape = self._shape(x)
         counted = [d for d in dims if (i, d) in at]

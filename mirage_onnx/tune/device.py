@@ -268,7 +268,10 @@ class Gpu:
     )  # fmt: skip
 
   def capture(self, work: Callable[[], object]) -> Callable[[], None]:
-    """Record what ``work`` puts on the stream into a graph; calling the result replays it."""
+    """Record what ``work`` puts on the stream into a graph; calling the result replays it.
+
+    The result keeps ``work``, for a graph uses memory (of a session, say) that is gone without it.
+    """
     d = self.d
     mode = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     _ok(d.cuStreamBeginCapture(self.stream, mode))
@@ -282,7 +285,7 @@ class Gpu:
     _ok(d.cuGraphDestroy(graph))
     self._undo.append(lambda: d.cuGraphExecDestroy(executable))
 
-    def replay() -> None:
+    def replay(_kept: Callable[[], object] = work) -> None:
       _ok(d.cuGraphLaunch(executable, self.stream))
 
     return replay

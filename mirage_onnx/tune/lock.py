@@ -79,7 +79,10 @@ class LockedNode(Part, frozen=True):
 
 
 class LockedOptions(Part, frozen=True):
-  """What the run was told that decides about the bytes. ``measured``: kernels were timed."""
+  """What the run was told that decides about the bytes. ``measured``: kernels were timed.
+
+  ``steps``: of a decoder, which have a branch.
+  """
 
   target: str
   measured: bool
@@ -87,6 +90,7 @@ class LockedOptions(Part, frozen=True):
   tiled: bool
   shapes: dict[str, list[int]]
   external: str | None
+  steps: bool = False
 
 
 class LockedVersions(Part, frozen=True):

@@ -158,12 +158,7 @@ class OrtRun:
 
   def captured(self) -> Callable[[], None]:
     """A replay of what the run puts on the stream."""
-    replay = self._gpu.capture(self)
-
-    def call(keep: OrtRun = self) -> None:  # the graph uses the session's memory
-      replay()
-
-    return call
+    return self._gpu.capture(self)
 
   def results(self) -> dict[str, np.ndarray]:
     """The outputs after all that is on the stream."""

@@ -17,6 +17,7 @@ from mirage_onnx import deadline
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import constant_values
+from mirage_onnx.ir.program import has_more_places
 from mirage_onnx.ir.region import Region
 from mirage_onnx.verify.extremes import Extremes, extremes
 
@@ -94,7 +95,8 @@ class ModelWeights:
     """Those that ``region`` reads."""
     held = [i for i in region.inputs if i.is_weight and self._stored(i.source.name)]
     parts = {i.tensor.name: (i.source.name, partial(region.part, i)) for i in held if i.view}
-    return Weights(tuple(i.source.name for i in held), self._array, self.extremes, parts)
+    shapes = {i.source.name: region.shape(i.source) for i in held}
+    return Weights(tuple(shapes), lambda name: self._first(name, shapes[name]), self.extremes, parts)
 
   def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
     """What is measured of a weight whose elements, in their order, have ``shape``."""
@@ -131,8 +133,12 @@ class ModelWeights:
     assert stored is not None
     return self._loaded.read(stored)
 
+  def _first(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A weight; of places as many as a tensor of this shape has."""
+    return self._array(name)[: shape[0]] if has_more_places(name, shape) else self._array(name)
+
   def _measured(self, name: str, shape: tuple[int, ...]) -> Extremes:
-    return extremes(self._array(name).reshape(shape))
+    return extremes(self._first(name, shape).reshape(shape))
 
 
 def sample_weights(loaded: LoadedModel, region: Region) -> Mapping[str, np.ndarray]:

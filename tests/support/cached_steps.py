@@ -7,18 +7,24 @@ from onnx import TensorProto, helper, numpy_helper
 MS = "com.microsoft"
 
 
-def cached_step(batch, own, shared, size, room, *, rotary=True, dtype=np.float16, fixed=True, **more):
-  """The model, of packed queries, keys and values; ``fixed``: present has the size of past."""
+def cached_step(
+  batch, own, shared, size, room, *, rotary=True, dtype=np.float16, fixed=True, norms=(), named="", **more
+):
+  """The model, of packed queries, keys and values; ``fixed``: present has the size of past.
+
+  ``norms``: weights of queries and keys. ``named``: how the dimension of the cache is called, if by name.
+  """
   rng = np.random.default_rng(0)
   heads, kind = own * shared, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
   tables = [rng.standard_normal((room, size // 2)).astype(dtype) for _ in range(2)] if rotary else []
   node = helper.make_node(
     "GroupQueryAttention",
-    ["qkv", "", "", "past_k", "past_v", "lengths", "total", *(("cos", "sin") if rotary else ())],
+    ["qkv", "", "", "past_k", "past_v", "lengths", "total", *(("cos", "sin") if rotary else ()),
+     *([""] * (5 if rotary else 7) + ["norm_q", "norm_k"] if norms else [])],
     ["y", "present_k", "present_v"], name="it", domain=MS, num_heads=heads, kv_num_heads=own,
     do_rotary=int(rotary), **more,
   )  # fmt: skip
-  info, cache = helper.make_tensor_value_info, (batch, own, room, size)
+  info, cache = helper.make_tensor_value_info, (batch, own, named or room, size)
   made = cache if fixed else (batch, own, "total", size)
   graph = helper.make_graph(
     [node], "step",
@@ -26,7 +32,8 @@ def cached_step(batch, own, shared, size, room, *, rotary=True, dtype=np.float16
      info("past_v", kind, cache), info("lengths", TensorProto.INT32, (batch,)),
      info("total", TensorProto.INT32, ())],
     [info("y", kind, (batch, 1, heads * size)), *(info(f"present_{n}", kind, made) for n in "kv")],
-    [numpy_helper.from_array(x, n) for x, n in zip(tables, ("cos", "sin"), strict=False)],
+    [numpy_helper.from_array(x, n) for x, n in (
+      *zip(tables, ("cos", "sin"), strict=False), *zip(norms, ("norm_q", "norm_k"), strict=False))],
   )  # fmt: skip
   opsets = [helper.make_opsetid("", 20), helper.make_opsetid(MS, 1)]
   return helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -62,4 +69,5 @@ def run_step(session, feeds, *, shared):
       binding.bind_output(f"present_{n}")
   session.run_with_iobinding(binding)
   y, *caches = (x.numpy().copy() for x in binding.get_outputs())
-  return y, [[row[:, : n + 1] for row, n in zip(c, feeds["lengths"], strict=True)] for c in caches], caches
+  rows = [[row[:, : n + 1] for row, n in zip(c, feeds["lengths"].tolist(), strict=True)] for c in caches]
+  return y, rows, caches

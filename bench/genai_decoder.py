@@ -1,0 +1,124 @@
+"""A decoder as onnxruntime-genai's builder writes it: onnxruntime's own operators against ours, one token.
+
+    python3 bench/genai_decoder.py [--out DIR] [--seconds 120] [--config llama3_8b_layer] [--bits 16]
+                                   [--room 8192] [--length 4096] [--batch 1] [--keep] [--work DIR]
+
+The graph is the builder's (``genai_graphs.py``), weights are random, the cache is one buffer with ``--room``
+rows. The folder is optimized as ``optimize MODEL_DIR`` does it, with its steps apart, in ``--seconds``. Then
+both sessions take a prompt and greedy tokens, and a step is timed: captured from one stream, interleaved,
+cold (``Gpu.time_us``) and warm, and as runs of onnxruntime; so is a prompt of 256 tokens.
+Writes DIR/genai_CONFIG_BITS_bBATCH.json.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from genai_graphs import CONFIGS, write
+from genai_runs import TOKENS, Decoder, replaced_share
+from packed import warm_us
+from protocol import facts, streaming_limit, write_text
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+import mirage_onnx
+from mirage_onnx.custom_op.race import rounds_us
+from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.tune.device import present_target
+from mirage_onnx.tune.measure import gpu_of
+
+PROMPT, SAMPLES = 256, 15
+
+
+def measured(args, c, work):
+  gpu = gpu_of(present_target())
+  source, out = work / "model", work / "fast"
+  began = time.monotonic()
+  write(source, c)
+  row = {"written_s": round(time.monotonic() - began, 1)}
+  began = time.monotonic()
+  shapes = {"batch_size": [args.batch], "sequence_length": [1], "past_sequence_length": [args.room],
+            "total_sequence_length": [args.length]}  # fmt: skip
+  out.mkdir(exist_ok=True)
+  found = mirage_onnx.optimize(
+    source / "model.onnx", out / "model.onnx", target="local", budget_s=args.seconds, steps=True,
+    shapes=shapes, model_check=not args.keep, check=False,
+  )  # fmt: skip
+  row["optimize_s"] = round(time.monotonic() - began, 1)
+  keys = ("ops", "nodes", "status", "reason", "reason_text", "predicted_us", "measured_us", "baseline_us")
+  row["regions"] = [{k: r.get(k) for k in keys} for r in found.report["regions"]]
+  row["measured"] = found.report["measured"]
+  proto = onnx.load(source / "model.onnx", load_external_data=False)
+  row["share"], row["step"], row["weight_bytes"] = replaced_share(proto, found.model)
+  row["custom"] = sum(n.domain.startswith("ai.mirage") for n in nodes_of(found.model.graph))
+  print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
+  for r in row["regions"]:
+    print(json.dumps(r, default=str)[:400], flush=True)
+  write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
+  rng, captured, runs, prompts = np.random.default_rng(1), {}, {}, {}
+  prompt = rng.integers(0, c.vocabulary, (args.batch, 8))
+  with gpu.scope():
+    tokens = {}
+    for name, path, make in (
+      ("ort", source / "model.onnx", None), ("ours", out / "model.onnx", mirage_onnx.InferenceSession),
+    ):  # fmt: skip
+      d = Decoder(path, c, args.batch, args.room, gpu.stream_address, make)
+      tokens[name] = d.greedy(prompt, gpu.wait)
+      d.fill(np.random.default_rng(2))
+      run, _ = d.bound(rng.integers(0, c.vocabulary, (args.batch, 1)), args.length)
+      long, _ = d.bound(rng.integers(0, c.vocabulary, (args.batch, PROMPT)), PROMPT)
+      for _ in range(3):
+        long()
+        run()
+      gpu.wait()
+      if make:
+        row["launches"] = sum(mirage_onnx.launches(d.session).values())
+      captured[name] = run
+      runs[name] = lambda run=run: (run(), gpu.wait())
+      prompts[name] = lambda long=long: (long(), gpu.wait())
+    same = sum(a == b for a, b in zip(tokens["ort"][0], tokens["ours"][0], strict=True))
+    a, b = (tokens[n][1].astype(float) for n in ("ort", "ours"))
+    row["tokens_equal"] = f"{same} of {TOKENS}"
+    row["logits_differ"] = float(np.abs(a - b).max() / np.abs(a).max())
+    for key, of in (("run_us", runs), ("prompt_us", prompts)):
+      times = np.median(rounds_us(list(of.values())), axis=1)
+      row[key] = dict(zip(of, times.round(1).tolist(), strict=True))
+    print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
+    write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
+    cache = 2 * c.layers * args.batch * c.own * args.length * c.size * 2
+    arms = {"read": streaming_limit(gpu, row["weight_bytes"] + cache)[0]}
+    arms |= {name: gpu.capture(run) for name, run in captured.items()}
+    calls = list(arms.values())
+    cold = np.median(gpu.time_us(calls, SAMPLES), axis=1)
+    row["cold_us"] = dict(zip(arms, cold.round(1).tolist(), strict=True))
+    row["warm_us"] = dict(zip(arms, (round(x, 1) for x in warm_us(gpu, calls, SAMPLES)), strict=True))
+  print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
+  return row
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
+  parser.add_argument("--work", type=Path, default=Path("/tmp/genai_decoder"))
+  parser.add_argument("--seconds", type=float, default=120.0)
+  parser.add_argument("--config", choices=CONFIGS, default="llama3_8b_layer")
+  parser.add_argument("--bits", type=int, choices=(4, 16), default=16)
+  parser.add_argument("--room", type=int, default=8192)
+  parser.add_argument("--length", type=int, default=4096)
+  parser.add_argument("--batch", type=int, default=1)
+  parser.add_argument("--keep", action="store_true", help="keep what is no gain for the whole model")
+  args = parser.parse_args()
+  c = replace(CONFIGS[args.config], bits=args.bits)
+  args.file = args.out / f"genai_{args.config}_{args.bits}_b{args.batch}.json"
+  record = {"facts": facts(), "row": measured(args, c, args.work / f"{args.config}{args.bits}")}
+  write_text(args.file, json.dumps(record, indent=1, default=str) + "\n")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,81 @@
+"""Runs of a decoder of genai's builder, its caches one buffer each, and what of it kernels have replaced."""
+
+from collections import Counter
+
+import numpy as np
+
+#: Greedy tokens behind a prompt.
+TOKENS = 16
+
+
+class Decoder:
+  """A session whose caches are one buffer each."""
+
+  def __init__(self, path, c, batch, room, stream=None, make=None):
+    """``stream``: of the GPU; without it on the CPU."""
+    import onnxruntime as ort
+
+    self.ort, self.c, self.batch = ort, c, batch
+    self.device = "cuda" if stream else "cpu"
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    own = [("CUDAExecutionProvider", {"user_compute_stream": str(stream)})] if stream else []
+    providers = [*own, "CPUExecutionProvider"]
+    self.session = (make or ort.InferenceSession)(str(path), options, providers=providers)
+    self.names = [i.name for i in self.session.get_inputs()]
+    cache = np.zeros((batch, c.own, room, c.size), np.float16)
+    self.caches = {n: self._value(cache) for n in self.names if n.startswith("past")}
+    self.options = ort.RunOptions()
+    self.options.add_run_config_entry("disable_synchronize_execution_providers", "1" if stream else "0")
+
+  def _value(self, x):
+    return self.ort.OrtValue.ortvalue_from_numpy(x, self.device, 0)
+
+  def bound(self, ids, total):
+    """A run on ``ids``, the last of ``total`` tokens, and where its logits are."""
+    ids = np.asarray(ids, np.int64)
+    binding = self.session.io_binding()
+    given = {"input_ids": self._value(ids), **self.caches}
+    given["attention_mask"] = self._value(np.ones((self.batch, total), np.int64))
+    for name, x in given.items():
+      binding.bind_ortvalue_input(name, x)
+    logits = self._value(np.zeros((*ids.shape, self.c.vocabulary), np.float16))
+    binding.bind_ortvalue_output("logits", logits)
+    for name, x in self.caches.items():
+      binding.bind_ortvalue_output(name.replace("past_key_values", "present"), x)
+
+    def run(kept=given):
+      self.session.run_with_iobinding(binding, self.options)
+
+    return run, logits
+
+  def greedy(self, ids, wait):
+    """Tokens behind a prompt, and the logits of the last step."""
+    found, total = [], ids.shape[1]
+    for _ in range(TOKENS):
+      run, logits = self.bound(ids, total)
+      run()
+      wait()
+      last = logits.numpy()[:, -1].astype(np.float32)
+      ids, total = last.argmax(-1)[:, None], total + 1
+      found.append(ids[:, 0].tolist())
+    return found, last
+
+  def fill(self, rng):
+    few = rng.standard_normal(1 << 22, np.float32).astype(np.float16)
+    for x in self.caches.values():
+      x.update_inplace(np.resize(few, x.shape()))
+
+
+def replaced_share(original, made):
+  """The share of the weights' bytes that kernels of ours read in a step, of all that a step reads."""
+  sizes = {t.name: np.prod(t.dims) * (1 if t.data_type == 2 else 2) for t in (*original.graph.initializer,)}
+  sizes |= {t.name: np.prod(t.dims) * (1 if t.data_type == 2 else 2) for t in made.graph.initializer}
+  holder = next((n for n in made.graph.node if n.op_type == "If"), None)
+  graph = holder.attribute[0].g if holder else made.graph
+  left = [n for n in graph.node if not n.domain.startswith("ai.mirage")]
+  tables = {"model.embed_tokens.weight", "cos_cache", "sin_cache"}  # of which a step reads a row
+  read = {x for n in original.graph.node for x in n.input if x in sizes} - tables
+  kept = {x for n in left for x in n.input if x in sizes} - tables
+  whole = sum(sizes[x] for x in read)
+  return 1 - sum(sizes[x] for x in kept) / whole, dict(Counter(n.op_type for n in graph.node)), int(whole)

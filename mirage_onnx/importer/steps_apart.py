@@ -1,0 +1,241 @@
+"""A decoder whose steps have a branch of their own: one new token, a cache that has room for it.
+
+The graph that onnxruntime-genai's builder writes takes a prompt or one new token, and its caches may be
+one buffer or grow; which it is shows each run. So that kernels for steps need not be right, nor fast,
+for prompts, the graph stands twice in an ``If``: with one new token in a cache that keeps its size, and
+as it was for all else. Both branches read the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from mirage_onnx.importer.graph import nodes_of, subgraphs
+
+#: The operator whose cache is one buffer.
+CACHED = "GroupQueryAttention"
+#: The property of the ``If``, of which the other branch stays as it is, and of operators with such a cache.
+STEPS = "pkg.mirage_onnx.steps"
+_STEP, _OTHERS = "/step", "/others"
+_QUERY, _PASTS, _TOTAL = 0, (3, 4), 6
+#: Operators that make of shapes how long all is together.
+_OF_SHAPES = frozenset({"Shape", "Gather", "Cast", "Squeeze", "Unsqueeze", "Slice", "Identity"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+  """``new``: the name of the dimension of new tokens; ``past``: a cache; ``total``: what makes ``length``.
+
+  ``sizes``: of names that the operators leave no choice (of a head).
+  """
+
+  new: str
+  past: str
+  total: tuple[NodeProto, ...]
+  length: str
+  sizes: Mapping[str, int]
+
+  def known(self, value: ValueInfoProto) -> ValueInfoProto:
+    """A copy, with numbers for the names that have one size only."""
+    made = ValueInfoProto()
+    made.CopyFrom(value)
+    for d in made.type.tensor_type.shape.dim:
+      if d.dim_param in self.sizes:
+        d.dim_value = self.sizes[d.dim_param]
+    return made
+
+
+def steps_apart(proto: ModelProto) -> ModelProto:
+  """``proto`` itself where it is no decoder of that kind."""
+  found = _decoder(proto.graph)
+  if found is None:
+    return proto
+  made = ModelProto()
+  made.CopyFrom(proto)
+  graph = made.graph
+  del graph.node[:]
+  del graph.value_info[:]
+  for values in (graph.input, graph.output):
+    known = [found.known(v) for v in values]
+    del values[:]
+    values.extend(known)
+  names = _Names(proto.graph)
+  constants = [n for n in proto.graph.node if n.op_type == "Constant"]
+  graph.node.extend(constants)
+  graph.node.extend(_condition(found, proto.graph, names))
+  holder = graph.node.add(op_type="If", name=names.fresh("steps"), input=[graph.node[-1].output[0]])
+  holder.output.extend(o.name for o in proto.graph.output)
+  holder.metadata_props.add(key=STEPS, value="then_branch")
+  for attribute, end in (("then_branch", _STEP), ("else_branch", _OTHERS)):
+    branch = _branch(found, proto.graph, end, names)
+    holder.attribute.add(name=attribute, type=AttributeProto.GRAPH, g=branch)
+  return made
+
+
+def is_apart(proto: ModelProto) -> bool:
+  """Whether the steps of a model have a branch."""
+  return any(p.key == STEPS for n in proto.graph.node for p in n.metadata_props)
+
+
+def is_left(node: NodeProto, attribute: str) -> bool:
+  """Whether a subgraph is that of what is no step, which stays as it is."""
+  return any(p.key == STEPS and p.value != attribute for p in node.metadata_props)
+
+
+def has_steps(node: NodeProto, attribute: str) -> bool:
+  """Whether a subgraph is that of steps."""
+  return any(p.key == STEPS and p.value == attribute for p in node.metadata_props)
+
+
+def keeps_its_room(node: NodeProto) -> bool:
+  """Whether a run gets to this operator only with a cache that has room for what is new."""
+  return any(p.key == STEPS for p in node.metadata_props)
+
+
+class _Names:
+  def __init__(self, graph: GraphProto) -> None:
+    every = [*nodes_of(graph)]
+    self.taken = {x for n in every for x in (*n.input, *n.output, n.name)}
+    self.taken |= {v.name for v in (*graph.input, *graph.output, *graph.initializer, *graph.value_info)}
+
+  def fresh(self, name: str) -> str:
+    while name in self.taken:
+      name += "_"
+    self.taken.add(name)
+    return name
+
+
+def _decoder(graph: GraphProto) -> _Decoder | None:
+  """What the model is, if it is one."""
+  nodes = [n for n in graph.node if n.op_type == CACHED and n.domain == "com.microsoft"]
+  makers = {o: n for n in graph.node for o in n.output if o}
+  stored = {t.name for t in graph.initializer}
+  inputs = {v.name: v for v in graph.input if v.name not in stored}
+  outputs = {v.name for v in graph.output}
+  known = {v.name: _dims(v) for v in (*graph.value_info, *graph.input)}
+  if not nodes or any(o not in makers for o in outputs) or any(map(subgraphs, graph.node)):
+    return None
+  new, pasts, sizes = set[int | str](), set[int | str](), dict[str, int]()
+  for n in nodes:
+    if len(n.input) <= _TOTAL or len(n.output) != 3 or not outputs.issuperset(n.output[1:]):
+      return None
+    query, *caches = (known.get(n.input[i], ()) for i in (_QUERY, *_PASTS))
+    if len(query) != 3 or any(n.input[i] not in inputs for i in _PASTS) or any(len(c) != 4 for c in caches):
+      return None
+    new.add(query[1])
+    pasts |= {c[2] for c in caches}
+    heads = _number(n, "num_heads") + (0 if n.input[1] else 2 * _number(n, "kv_num_heads"))
+    if isinstance(query[2], int) and heads and query[2] % heads == 0:
+      sizes |= {c[3]: query[2] // heads for c in caches if isinstance(c[3], str)}
+  (first,), (past,) = (tuple(x) if len(x) == 1 else ("",) for x in (new, pasts))
+  total = _made_of_shapes(nodes[0].input[_TOTAL], makers, inputs)
+  has_new = any(first in known[name] for name in inputs)
+  if not (isinstance(first, str) and first and isinstance(past, str) and past and total and has_new):
+    return None
+  if first == past or len({n.input[_TOTAL] for n in nodes}) != 1:
+    return None
+  return _Decoder(first, nodes[0].input[_PASTS[0]], total, nodes[0].input[_TOTAL], sizes)
+
+
+def _number(node: NodeProto, name: str) -> int:
+  return next((a.i for a in node.attribute if a.name == name), 0)
+
+
+def _made_of_shapes(
+  name: str, makers: Mapping[str, NodeProto], inputs: Mapping[str, ValueInfoProto]
+) -> tuple[NodeProto, ...]:
+  """The nodes that make a number of shapes of inputs, in order; none where others do."""
+  found, todo = list[NodeProto](), [name]
+  while todo:
+    node = makers.get(todo.pop())
+    if node is None or node.op_type == "Constant" or node in found:
+      continue
+    if node.op_type not in _OF_SHAPES or len(found) > 16:
+      return ()
+    found.append(node)
+    if node.op_type == "Shape" and node.input[0] not in inputs:
+      return ()
+    todo += node.input if node.op_type != "Shape" else ()
+  return tuple(found[::-1])
+
+
+def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]:
+  """Of shapes: one token is new, and the cache has room for it."""
+  made = []
+
+  def add(op: str, *inputs: str, **attributes: Any) -> str:
+    output = names.fresh(f"steps/{op}")
+    made.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
+    return output
+
+  def number(value: int) -> str:
+    tensor = helper.make_tensor("", TensorProto.INT64, [1], [value])
+    return add("Constant", value=tensor)
+
+  own: dict[str, str] = {}
+  for n in d.total:
+    own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input))
+    made[-1].attribute.extend(n.attribute)
+  length = add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
+  value = next(v for v in graph.input if d.new in _dims(v))
+  new = add("Shape", value.name)
+  count = add("Gather", new, number(_dims(value).index(d.new)))
+  room = add("Gather", add("Shape", d.past), number(2))
+  one = add("Equal", count, number(1))
+  add("Squeeze", add("And", one, add("Not", add("Less", room, length))))
+  return made
+
+
+def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphProto:
+  """The graph as a branch: what it yields, and of a step the tokens, have names of their own.
+
+  Of the other branch all values, for onnx's inference mixes up sizes of equal names.
+  """
+  is_step = end == _STEP
+  outputs = {o.name: names.fresh(o.name + end) for o in graph.output}
+  produced = [o for n in graph.node if n.op_type != "Constant" for o in n.output if o]
+  own = dict(outputs)
+  if not is_step:
+    own |= {o: names.fresh(o + end) for o in produced if o not in outputs}
+  made = GraphProto(name=end.strip("/"))
+  for v in graph.input if is_step else ():
+    if d.new in (dims := _dims(v)):
+      own[v.name], shape = (names.fresh(f"{v.name}{end}{more}") for more in ("", "/shape"))
+      sizes = [int(x == d.new) for x in dims]  # 0: as it is
+      made.initializer.append(helper.make_tensor(shape, TensorProto.INT64, [len(sizes)], sizes))
+      made.node.append(helper.make_node("Reshape", [v.name, shape], [own[v.name]], name=own[v.name]))
+  for n in graph.node:
+    if n.op_type == "Constant":
+      continue
+    copy = made.node.add()
+    copy.CopyFrom(n)
+    copy.input[:] = [own.get(i, i) for i in n.input]
+    copy.output[:] = [own.get(o, o) for o in n.output]
+    if is_step and n.op_type == CACHED:
+      copy.metadata_props.add(key=STEPS, value=CACHED)
+  caches = {x for n in graph.node if n.op_type == CACHED for x in n.output[1:]}
+  room = next(_dims(v)[2] for v in graph.input if v.name == d.past)
+
+  def said(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
+    found = []
+    for v in values:
+      found.append(d.known(v))
+      found[-1].name = own.get(v.name, v.name)
+      for k, x in enumerate(found[-1].type.tensor_type.shape.dim if is_step else ()):
+        if x.dim_param == d.new:
+          x.dim_value = 1
+        elif v.name in caches and k == 2:
+          x.dim_param = str(room)
+    return found
+
+  made.output.extend(said(graph.output))
+  made.value_info.extend(said(v for v in graph.value_info if v.name in {*produced} - {*outputs}))
+  return made
+
+
+def _dims(value: ValueInfoProto) -> tuple[int | str, ...]:
+  return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)

@@ -1,0 +1,171 @@
+"""A decoder whose steps have a branch: what gets there, and that all else is as it was."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mirage_onnx
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.importer.steps_apart import is_apart, steps_apart
+
+MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
+CPU = ["CPUExecutionProvider"]
+
+
+def decoder(*, layers=1, head="size", new="new", past="past", named=True):
+  """What is around the operator in a decoder of genai's builder: lengths of a mask."""
+  info, half, wide = helper.make_tensor_value_info, TensorProto.FLOAT16, (HEADS + 2 * OWN) * SIZE
+  rng = np.random.default_rng(0)
+  weights = [numpy_helper.from_array(rng.standard_normal((64, SIZE // 2)).astype(np.float16), n)
+             for n in ("cos", "sin")]  # fmt: skip
+  weights.append(
+    numpy_helper.from_array((rng.standard_normal((HEADS * SIZE, wide)) / 12).astype(np.float16), "w")
+  )
+  one = helper.make_tensor("", TensorProto.INT64, [1], [1])
+  nodes = [
+    helper.make_node("Constant", [], ["one"], value=one),
+    helper.make_node("ReduceSum", ["mask", "one"], ["count"], keepdims=0),
+    helper.make_node("Sub", ["count", "one"], ["before"]),
+    helper.make_node("Cast", ["before"], ["lengths"], to=TensorProto.INT32),
+    helper.make_node("Shape", ["mask"], ["shape"]),
+    helper.make_node("Gather", ["shape", "one"], ["longest"]),
+    helper.make_node("Cast", ["longest"], ["total"], to=TensorProto.INT32),
+  ]
+  values, caches, x = [], [], "qkv"
+  for k in range(layers):
+    cache = [(f"past_{k}_{n}", f"present_{k}_{n}") for n in "kv"]
+    nodes.append(helper.make_node(
+      "GroupQueryAttention", [x, "", "", *(a for a, _ in cache), "lengths", "total", "cos", "sin"],
+      [f"y{k}", *(b for _, b in cache)], name=f"it{k}", domain=MS, num_heads=HEADS, kv_num_heads=OWN,
+      do_rotary=1))  # fmt: skip
+    caches += cache
+    if k + 1 < layers:
+      x = f"x{k}"
+      nodes.append(helper.make_node("MatMul", [f"y{k}", "w"], [x]))
+      values.append(info(x, half, ("batch", new, wide)))
+  graph = helper.make_graph(
+    nodes, "decoder",
+    [info("qkv", half, ("batch", new, wide)), info("mask", TensorProto.INT64, ("batch", "all")),
+     *(info(a, half, ("batch", OWN, past, head)) for a, _ in caches)],
+    [info(f"y{layers - 1}", half, ("batch", new, HEADS * SIZE)),
+     *(info(b, half, ("batch", OWN, "all", head)) for _, b in caches)],
+    weights, value_info=values if named else [],
+  )  # fmt: skip
+  opsets = [helper.make_opsetid("", 22), helper.make_opsetid(MS, 1)]
+  return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def run(session, batch, new, room, total, seed=0):
+  """All outputs, with ``new`` tokens of ``total`` and caches of ``room`` rows, and the rows that count."""
+  rng = np.random.default_rng(seed)
+  feeds = {}
+  for i in session.get_inputs():
+    shape = {"qkv": (batch, new, (HEADS + 2 * OWN) * SIZE), "mask": (batch, total)}
+    dims = shape.get(i.name, (batch, OWN, room, SIZE))
+    feeds[i.name] = rng.standard_normal(dims).astype(np.float16)
+  feeds["mask"] = np.ones((batch, total), np.int64)
+  y, *caches = session.run(None, feeds)
+  return [y, *(c[:, :, :total] for c in caches)], caches[0].shape[2]
+
+
+#: (new tokens, room of the cache, all tokens): steps with room, a cache that grows, prompts.
+STEPS = ((1, 8, 8), (1, 20, 5), (1, 1, 1))
+OTHERS = ((1, 7, 8), (1, 0, 1), (3, 0, 3), (5, 12, 5))
+
+
+def test_both_branches_are_the_graph():
+  model = decoder(layers=2)
+  apart = steps_apart(model)
+  assert is_apart(apart) and not is_apart(model)
+  assert [n.op_type for n in apart.graph.node][-1] == "If"
+  a, b = (ort.InferenceSession(m.SerializeToString(), providers=CPU) for m in (model, apart))
+  for new, room, total in (*STEPS, *OTHERS):
+    (want, length), (got, same) = (run(s, 2, new, room, total) for s in (a, b))
+    assert length == same == max(room, total)
+    for x, y in zip(want, got, strict=True):
+      np.testing.assert_allclose(x.astype(float), y.astype(float), rtol=1e-2, atol=1e-2)
+
+
+def test_steps_have_kernels_and_all_else_has_not():
+  model = decoder()
+  result = mirage_onnx.optimize(
+    model, target="h200", workers=1, margin=-20.0, tiled=True, steps=True,
+    shapes={"past": [16], "all": [8], "new": [1], "batch": [1]},
+  )  # fmt: skip
+  assert [n.op_type for n in result.model.graph.node][-1] == "If"
+  step, others = (a.g for a in result.model.graph.node[-1].attribute)
+  assert not [n for n in step.node if n.op_type == "GroupQueryAttention"]
+  assert [n.op_type for n in others.node] == [n.op_type for n in model.graph.node if n.op_type != "Constant"]
+  assert not any(p.key == "pkg.mirage_onnx.steps" for n in nodes_of(step, others) for p in n.metadata_props)
+  kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
+  launched = 0
+  for (new, room, total), is_step in [*((s, 1) for s in STEPS), *((s, 0) for s in OTHERS)]:
+    for batch in (1, 3):
+      (want, length), (got, same) = (run(s, batch, new, room, total) for s in (plain, kernels))
+      assert length == same
+      for x, y in zip(want, got, strict=True):
+        np.testing.assert_allclose(x.astype(float), y.astype(float), rtol=4e-3, atol=4e-3)
+      before, launched = launched, sum(mirage_onnx.launches(kernels).values())
+      assert launched - before >= 2 if is_step else launched == before
+
+
+def test_without_kernels_it_is_the_model_that_was_given():
+  model = decoder()
+  result = mirage_onnx.optimize(model, target="h200", workers=1, steps=True, margin=0.99)
+  assert result.model.SerializeToString() == model.SerializeToString()
+
+
+def test_what_a_step_is_known_to_have():
+  program = import_model(load_model(decoder(layers=2), steps=True))
+  own = [n for n in program.nodes if n.op_type == "GroupQueryAttention"]
+  assert [n.name for n in own] == ["it0", "it0/attended", "it1", "it1/attended"]
+  assert all(n.barrier is None for n in own)
+  assert set(program.primes.values()) == {"batch", "new", "past", "all"}
+  assert program.tensors["past_0_k"].shape == ("batch", OWN, "past", SIZE)
+
+
+def changed(**more):
+  def make():
+    return decoder(**more)
+
+  return make
+
+
+def total_is_given():
+  model = decoder()
+  del model.graph.node[4:7]
+  model.graph.input.append(helper.make_tensor_value_info("total", TensorProto.INT32, ()))
+  return model
+
+
+def total_is_computed():
+  model = decoder()
+  model.graph.node[4].CopyFrom(helper.make_node("Cast", ["count"], ["shape"], to=TensorProto.INT64))
+  return model
+
+
+def present_is_computed_with():
+  model = decoder()
+  model.graph.node.append(helper.make_node("Neg", ["present_0_k"], ["negative"]))
+  model.graph.output[1].name = "negative"
+  return model
+
+
+NO_DECODERS = {
+  "a fixed number of tokens": changed(new=1),
+  "a fixed cache": changed(past=16),
+  "the query is not known": changed(layers=2, named=False),
+  "one name for both": changed(past="new"),
+  "the length is given": total_is_given,
+  "the length is computed": total_is_computed,
+  "presents that are no results": present_is_computed_with,
+}
+
+
+@pytest.mark.parametrize("name", NO_DECODERS)
+def test_models_that_stay_as_they_are(name):
+  model = NO_DECODERS[name]()
+  assert steps_apart(model) is model
