@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from replay_record import FOLDER, read_group
 
 from mirage_onnx.codegen import compile_cubin, emit_kernel
-from mirage_onnx.cost.counts import Counts, counts_of
+from mirage_onnx.cost.counts import BlockCounts, counts_of
 from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.cost.tiled_expected import expected_tiled_us
 from mirage_onnx.errors import RejectionError
@@ -44,7 +44,7 @@ from mirage_onnx.tune.measure import gpu_of
 SAMPLES = 5
 #: Memory of a kernel's tensors beyond which it is left out.
 MOST_BYTES = 8 << 30
-COLUMNS = ("kernel", "kind", "us", "counted_us", "expected_us", *Counts.names())
+COLUMNS = ("kernel", "kind", "us", "counted_us", "expected_us", *BlockCounts.names())
 
 
 def every_kernel(groups):

@@ -22,7 +22,7 @@ from mirage_onnx.lower.thread_graph import ThreadGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class BlockCounts:
   """Of a block.
 
   ``loaded_bytes``: from memory; ``shared_bytes``: to and from shared memory; ``mma``: instructions of
@@ -74,11 +74,11 @@ class _Sums:
     elif isinstance(step, (do.ThreadBarrier, do.Advance)):
       self.barriers += times
 
-  def counts(self, **more: int) -> Counts:
-    return Counts(**more, **{f.name: getattr(self, f.name) for f in fields(self)})
+  def counts(self, **more: int) -> BlockCounts:
+    return BlockCounts(**more, **{f.name: getattr(self, f.name) for f in fields(self)})
 
 
-def counts_of(threads: AnyGraph) -> Counts:
+def counts_of(threads: AnyGraph) -> BlockCounts:
   """The counts of a block with the sizes that the kernel was lowered for."""
   match threads:
     case StreamGraph():
@@ -88,7 +88,7 @@ def counts_of(threads: AnyGraph) -> Counts:
   return _Tiled(threads).counts()
 
 
-def _row(threads: RowGraph) -> Counts:
+def _row(threads: RowGraph) -> BlockCounts:
   ops, plan, found = threads.kernel.ops, threads.plan, _Sums()
   every = 32 * threads.params.warps
   own = plan.count * plan.width
@@ -107,7 +107,7 @@ def _row(threads: RowGraph) -> Counts:
   return found.counts(blocks=blocks, warps=threads.params.warps, smem_bytes=threads.smem_bytes)
 
 
-def _streaming(threads: StreamGraph) -> Counts:
+def _streaming(threads: StreamGraph) -> BlockCounts:
   plan, loop, behind, found = threads.plan, threads.loop, threads.behind, _Sums()
   ops, warps = plan.kernel.ops, plan.params.warps
   every, own = plan.threads, {a.index: a for a in loop.accumulators}
@@ -156,7 +156,7 @@ def _streaming(threads: StreamGraph) -> Counts:
 class _Tiled:
   threads: ThreadGraph
 
-  def counts(self) -> Counts:
+  def counts(self) -> BlockCounts:
     threads, found = self.threads, _Sums()
     pieces, lowering = threads.pieces, threads.lowering
     for often, steps in (

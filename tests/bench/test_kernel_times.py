@@ -4,7 +4,7 @@ import kernel_times
 import numpy as np
 import pytest
 
-from mirage_onnx.cost.counts import Counts
+from mirage_onnx.cost.counts import BlockCounts
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def test_rows_have_all_columns(works, monkeypatch):
   for name, kind, *rest in rows:
     assert kind in ("StreamGraph", "RowGraph", "ThreadGraph"), name
     assert len((name, kind, 1.0, *rest)) == len(kernel_times.COLUMNS)
-    counts = Counts(*rest[2:])
+    counts = BlockCounts(*rest[2:])
     assert counts.blocks > 0 < counts.loaded_bytes
 
 

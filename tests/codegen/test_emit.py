@@ -10,11 +10,11 @@ from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.compile import DEVICE_HEADERS
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.streaming import emit_streaming
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.lower.choice import special_kind
 from mirage_onnx.lower.row_graph import RowGraph
 from mirage_onnx.lower.stream_graph import StreamGraph
-from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.target import H200
 
 SIZES = {"a0": 8, "a1": 4096, "a2": 4096, "a3": 16}
