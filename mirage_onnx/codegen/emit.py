@@ -1,6 +1,6 @@
 """Block graph -> CUDA text: chooses the form of the kernel from its thread graph."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -11,9 +11,11 @@ from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.spec import check_ugraph
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.lower.choice import special_kind
 from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.sizes import LaunchSizes
+from mirage_onnx.lower.stream_graph import StreamGraph
 from mirage_onnx.lower.tensor_view import kernel_axes, runtime_axes
 from mirage_onnx.target import Target
 
@@ -84,25 +86,17 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 def _emit(
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
-  special = special_emitter(kernel) if params.instruction == "mma" else None
+  special = special_kind(kernel) if params.instruction == "mma" else None
   few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
-  if few_bits and special is not emit_streaming and params.instruction == "mma":
+  if few_bits and special is not StreamGraph and params.instruction == "mma":
     why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
     raise RejectionError("EMIT_UNSUPPORTED", why)
   if special is not None:
+    emit = emit_streaming if special is StreamGraph else emit_row
     try:
-      return special(graph, kernel, params, extents, target)
+      return emit(graph, kernel, params, extents, target)
     except RejectionError as error:
       # What is wrong with an ill-formed graph, the special form says best.
       if few_bits or error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
         raise
   return emit_tiled(graph, kernel, params, extents, target)
-
-
-def special_emitter(kernel: Kernel) -> Callable[..., KernelSource] | None:
-  """The form that such a kernel has if its layouts and numbers are those of the form."""
-  if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
-    return emit_streaming
-  if kernel.loop is None and not any(op.op == "matmul" for op in kernel.ops):
-    return emit_row
-  return None

@@ -11,19 +11,19 @@ it.
 The model ranks candidates; a measured choice replaces it wherever there is a GPU.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
+from mirage_onnx.cost.chip import ARRAYS, NUMBERS, UNLIMITED, Arithmetic, fill_of, memory_time_us
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
 from mirage_onnx.target import Target
 
-#: One trip to memory under load; what one dependent step adds to a small kernel in a graph.
-LOADED_LATENCY_US = 0.65
+#: What one dependent step adds to a small kernel in a graph.
 LATENCY_US = 0.25
 #: One operation on one more element of a thread behind the loop.
 ELEMENT_US = 0.011
@@ -37,21 +37,12 @@ FREE_BLOCKS, BLOCK_US = 4.0, 0.7
 #: What the whole GPU takes to start a block, and a warp, where there are many: 131072 blocks of 1
 #: to 8 warps take 158 us, of 16 warps 221 us (an H200, row kernels chained in a CUDA graph).
 BLOCK_START_US, WARP_START_US = 1.21e-3, 0.105e-3
-#: Share of the multiprocessors that clusters of a size can fill.
-CLUSTER_FILL = {1: 1.0, 2: 0.95, 4: 0.9}
-LARGE_CLUSTER_FILL = 0.85
-#: The same by the size of a cluster.
-FILL = tuple(CLUSTER_FILL.get(size, LARGE_CLUSTER_FILL) for size in range(17))
 #: Share of the tensor cores' peak that mma.sync reaches.
 MMA_SHARE = 0.5
 #: Extent of a part axis before its maker has numbers.
 PARTS_ASSUMED = 16
 #: Combining the warps' partial results, per 16x8 accumulator tile of a block.
 COMBINE_US = 0.15
-#: How much of what is read from L2 is not hidden behind other reads. ``Target.l2_tbps``: of 857 kernels in
-#: ``sweep.csv.xz`` (as above) the fastest reader loaded 104.9 MB, of them 33.8 from memory, in 20.05 us:
-#: 5.5 TB/s without its launch. So no kernel takes less than all its loads at that.
-L2_SHARE = 0.25
 #: Of scalar operations three quarters are hidden behind memory traffic.
 ALU_SHOWN = 4
 
@@ -183,22 +174,6 @@ def moved_bytes(kernel: Kernel, tensor: KTensor) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic:
-  """What the formula needs beside operators: of numbers, or of arrays of them."""
-
-  ceil: Callable[[Any], Any]
-  floor: Callable[[Any], Any]
-  least: Callable[[Any, Any], Any]
-  most: Callable[[Any, Any], Any]
-  where: Callable[[Any, Any, Any], Any]
-  fill: Any
-
-
-NUMBERS = Arithmetic(ceil, floor, min, max, lambda test, a, b: a if test else b, FILL)
-ARRAYS = Arithmetic(np.ceil, np.floor, np.minimum, np.maximum, np.where, np.array(FILL))
-
-
-@dataclass(frozen=True, slots=True)
 class Estimate:
   """The numbers of a ``Cost``, or arrays of them."""
 
@@ -257,40 +232,26 @@ def estimate(
     fragments = _fragments(f, local, n)
     registers = 26 + n.floor(ring_registers(f, stages, columns, rows)) + 4 * fragments
     smem = warps * 512 * fragments
-  rounded = n.most(n.ceil(registers / 8) * 8, 24)
-  resident = n.least(
-    n.floor(target.registers_per_sm / (threads * rounded)),
-    n.floor(target.smem_per_sm_bytes / (smem + target.reserved_smem_bytes)),
-  )
-  resident = n.most(1, n.least(resident, n.least(target.sm_threads // threads, target.sm_blocks)))
-  ctas, sms = blocks * cluster, target.multiprocessors
-  share = ctas / sms
-  # Clusters leave multiprocessors of a GPC over, so fewer blocks are resident at once.
-  capacity = sms * resident * n.fill[cluster]
-  waves = n.most(1, n.ceil(ctas / capacity - 0.05))
+  ctas = blocks * cluster
+  fill = fill_of(ctas, cluster, warps, registers, smem, target, n)
   fixed = f.barriers * BARRIER_US + n.where(cluster > 1, CLUSTER_US, 0.0)
   fixed = fixed + COMBINE_US * fragments
   fixed = fixed + ELEMENT_US * sum(count * n.ceil(size(axes) / threads) for axes, count in f.after)
-  busy = n.least(1.0, share)
-  rate = target.stream_tbps * 1e6 * busy
   in_flight: Any = 0.0
   steps: Any = 1
   start_us: Any = 0.0
   if kernel.loop is None:  # of others, waves say it
     start_us = ctas * n.most(BLOCK_START_US, warps * WARP_START_US)
   else:
-    many = n.most(0.0, n.least(share, 8.0) - FREE_BLOCKS)
-    fixed = fixed + (BLOCK_US * many + WAVE_US * (waves - 1))
+    many = n.most(0.0, n.least(fill.share, 8.0) - FREE_BLOCKS)
+    fixed = fixed + (BLOCK_US * many + WAVE_US * (fill.waves - 1))
     steps = n.ceil(extents[kernel.loop] / (f.step * warps * cluster))
-    in_flight = n.least(share, resident) * warps * n.least(stages, steps) * columns * 1024
-    # Scales alone, one for a block of the depth, stream nothing.
-    limit = n.where(in_flight > 0, in_flight, 1.0) * sms / LOADED_LATENCY_US
-    rate = n.where(in_flight > 0, (rate**-3 + limit**-3) ** (-1 / 3), rate)
-  dram_us = f.dram_bytes / rate * imbalance(f, share)
-  l2_rate = target.l2_tbps * 1e6 * busy
-  l2_us = n.most(0.0, L2_SHARE * (l2 - f.dram_bytes)) / l2_rate
-  mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
-  work = n.most(n.most(dram_us + l2_us, l2 / l2_rate), mma_us)
+    in_flight = fill.active * warps * n.least(stages, steps) * columns * 1024
+  # Rows, and scales alone, one for a block of the depth, are not streamed: the peak is what limits them.
+  streamed = n.where(in_flight > 0, in_flight, UNLIMITED)
+  memory_us = memory_time_us(f.dram_bytes, l2, streamed, fill, target, n, imbalance(f, fill.share))
+  mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * fill.busy)
+  work = n.most(memory_us, mma_us)
   serial_us = LATENCY_US * (1 + 0.25 * n.ceil(steps / stages))
   ramp = n.least(target.ramp_us, 0.25 * work)
   body = n.most(n.most(work + ramp, serial_us), start_us)

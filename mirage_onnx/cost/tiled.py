@@ -15,16 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage_onnx.cost.model import (
-  ARRAYS,
-  CLUSTER_US,
-  L2_SHARE,
-  LATENCY_US,
-  LOADED_LATENCY_US,
-  MMA_SHARE,
-  PARTS_ASSUMED,
-  WAVE_US,
-)
+from mirage_onnx.cost.chip import Fill, fill_of, memory_time_us
+from mirage_onnx.cost.model import CLUSTER_US, LATENCY_US, MMA_SHARE, PARTS_ASSUMED, WAVE_US
 from mirage_onnx.cost.tiled_block import (
   BlockWork,
   block_loads,
@@ -45,6 +37,8 @@ QUARTERS = 4
 #: Share of a block's waiting that other blocks do not hide.
 SHOWN = 0.1
 MAX_REGISTERS = 255
+#: Bytes: what is on its way at least.
+LEAST_IN_FLIGHT = 128.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +54,6 @@ class Costs:
   registers: Array
   smem_bytes: Array
   refused: Mapping[str, Array]
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-  """How blocks fill the chip.
-
-  ``active``: blocks of one multiprocessor at a time (a share, if there are fewer blocks than
-  multiprocessors), ``rounds``: blocks that the fullest one has in all, ``waves`` of them.
-  """
-
-  busy: Array
-  active: Array
-  rounds: Array
-  waves: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +88,12 @@ class Traffic:
     if kernel.loop is not None:
       piece = loop_piece(work, sizes)
       iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
-    fill = fill_of(ctas, registers, smem, points, target)
+    fill = fill_of(ctas, points.cluster.astype(int), points.warps, registers, smem, target)
     loaded, step, once = block_loads(work, sizes, iterations)
     dram = sum((sizes.tensor(t) for t in sorted(kernel.touched)), ONE * 0.0)
     ahead = step * np.minimum(points.stages, iterations) + once / iterations
     l2, in_flight = loaded * ctas, fill.active * ahead
-    memory_us = memory_time_us(dram, l2, in_flight, fill, target)
+    memory_us = memory_time_us(dram, l2, np.maximum(in_flight, LEAST_IN_FLIGHT), fill, target)
     return cls(
       sizes, warps, registers, smem, refused, ctas, iterations, fill, dram, l2, in_flight,
       memory_us,
@@ -187,35 +167,6 @@ def _parts_us(work: TiledWork, sizes: TileSizes, target: Target) -> Array:
   return total / (target.stream_tbps * 1e6)
 
 
-def fill_of(ctas: Array, registers: Array, smem: Array, points: Points, target: Target) -> Fill:
-  threads = 32 * points.warps
-  by_registers = np.floor(target.registers_per_sm / (threads * np.maximum(up(registers, 8), 24)))
-  by_smem = np.floor(target.smem_per_sm_bytes / (smem + target.reserved_smem_bytes))
-  by_threads = np.minimum(target.sm_threads / threads, target.sm_blocks)
-  resident = np.maximum(1.0, np.minimum(np.minimum(by_registers, by_smem), by_threads))
-  # Clusters leave multiprocessors of a GPC over.
-  sms = target.multiprocessors * ARRAYS.fill[points.cluster.astype(int)]
-  each = ctas / target.multiprocessors
-  return Fill(
-    busy=np.minimum(1.0, each),
-    active=np.minimum(each, resident),
-    rounds=np.maximum(1.0, np.ceil(ctas / sms - 0.05)),
-    waves=np.maximum(1.0, np.ceil(ctas / (sms * resident) - 0.05)),
-  )
-
-
-def memory_time_us(dram: Array, l2: Array, in_flight: Array, fill: Fill, target: Target) -> Array:
-  """Time that the bytes take, as for a streaming kernel; L2 also has a rate of its own."""
-  peak = target.stream_tbps * 1e6 * fill.busy
-  limit = np.maximum(in_flight, 128.0) * target.multiprocessors / LOADED_LATENCY_US
-  slow = peak / limit
-  rate = peak / np.cbrt(1 + slow * slow * slow)
-  l2_rate = target.l2_tbps * 1e6 * fill.busy
-  again = np.maximum(0.0, l2 - dram)
-  time_us: Array = np.maximum(dram / rate + L2_SHARE * again / l2_rate, l2 / l2_rate)
-  return time_us
-
-
 def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target) -> Array:
   """Time of the busiest multiprocessor: of its fullest unit, or of its blocks in a row."""
   mma_rate = target.mma_tflops * MMA_SHARE * 1e6 / target.multiprocessors
@@ -230,7 +181,8 @@ def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target) ->
   slow = np.maximum(1.0, QUARTERS / points.warps)
   alone_us = block.latency_us + (mma_us + lanes_us) * slow
   shown_us = SHOWN * block.latency_us * fill.waves
-  return np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
+  compute_us: Array = np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
+  return compute_us
 
 
 def cluster_time_us(work: TiledWork, sizes: TileSizes, points: Points, target: Target) -> Array:

@@ -8,11 +8,13 @@ from golden_texts import texts_of
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.compile import DEVICE_HEADERS
-from mirage_onnx.codegen.emit import special_emitter
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
+from mirage_onnx.lower.choice import special_kind
+from mirage_onnx.lower.row_graph import RowGraph
+from mirage_onnx.lower.stream_graph import StreamGraph
 from mirage_onnx.target import H200
 
 SIZES = {"a0": 8, "a1": 4096, "a2": 4096, "a3": 16}
@@ -104,8 +106,7 @@ def test_refusal(graphs, refusal):
   assert not old or old in text
   graph = parse_ugraph(text.replace(old, new) if old else text)
   kernel = graph.kernels[0]
-  special = special_emitter(kernel)
-  assert special is not None
+  special = {StreamGraph: emit_streaming, RowGraph: emit_row}[special_kind(kernel)]
   with pytest.raises(RejectionError) as info:
     special(graph, kernel, KernelParams.from_text(numbers), SIZES, H200)
   assert info.value.rejection.code == code, info.value.rejection

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from goldens import GOLDENS, golden
 
+from mirage_onnx.cost import chip
 from mirage_onnx.cost import tiled as model
 from mirage_onnx.ir import parse_ugraph, print_ugraph
 from mirage_onnx.ir.ugraph import KernelParams, ugraph_extents
@@ -243,7 +244,7 @@ def test_blocks_wait_one_wave_after_the_other(monkeypatch):
 
 def test_one_stage_does_not_overlap(monkeypatch):
   """With nothing else to limit the rate, a second stage hides the shorter of the two times."""
-  monkeypatch.setattr(model, "LOADED_LATENCY_US", 1e-6)
+  monkeypatch.setattr(chip, "LOADED_LATENCY_US", 1e-6)
   g = golden("attention_online")
   kernel, of = laid_out(g), tensors(g)
   one, two, three = (

@@ -1,0 +1,86 @@
+"""Counts of thread graphs against what the kernels have to do."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from mirage_onnx.cost.counts import counts_of
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
+from mirage_onnx.lower.choice import lowered
+from mirage_onnx.lower.row_graph import RowGraph
+from mirage_onnx.lower.stream_graph import StreamGraph
+from mirage_onnx.lower.thread_graph import ThreadGraph
+from mirage_onnx.target import get_target
+
+REPLAY = Path(__file__).parents[2] / "bench" / "replay"
+
+
+def _entries(group, every):
+  """Some entries of the corpus; a µGraph that equals the one before it is left out there."""
+  text, graph = (REPLAY / f"{group}.jsonl").read_text(), ""
+  for number, line in enumerate(text.splitlines()):
+    entry = json.loads(line)
+    graph = entry.setdefault("graph", graph)
+    if number % every == 0:
+      yield entry
+
+
+def _kernels():
+  """Kernels of the replay's corpus, lowered: of programs and of the rows of the speed table."""
+  for entry in (*_entries("programs", 4), *_entries("speed", 8)):
+    graph = parse_ugraph(entry["graph"])
+    params = [KernelParams.from_text(p) for p in entry["params"]]
+    extents = ugraph_extents(graph, params, entry["extents"])
+    for kernel, own in zip(graph.kernels, params, strict=True):
+      with suppress(RejectionError):
+        target = get_target(entry["target"])
+        yield graph, kernel, extents, target, lowered(graph, kernel, own, extents, target)
+
+
+KERNELS = list(_kernels())
+
+
+def test_there_are_kernels_of_every_kind():
+  kinds = [type(threads) for *_, threads in KERNELS]
+  assert all(kinds.count(kind) >= 5 for kind in (StreamGraph, RowGraph, ThreadGraph))
+
+
+@pytest.mark.parametrize("case", KERNELS, ids=lambda c: c[1].name)
+def test_nothing_less_than_the_kernel_has_to_do(case):
+  """Blocks load every element of every tensor at least once, and multiply at least all products."""
+  graph, kernel, extents, _, threads = case
+  counts = counts_of(threads)
+  tensors = {o.tensor: graph.tensor(o.tensor) for o in kernel.loads if o.phase.value == "loop"}
+  needed = sum(prod(extents[a] for a in t.axes) * t.dtype.bits / 8 / t.repeat for t in tensors.values())
+  assert counts.blocks * counts.loaded_bytes >= needed * (kernel.loop is not None)
+  inside = [op for op in kernel.ops if op.op == "matmul" and op.phase.value == "loop"]
+  products = sum(prod(extents[a] for a in (*op.axes, *op.reduced)) for op in inside)
+  assert counts.blocks * counts.mma * 16 * 8 * 16 >= products
+  assert bool(products) == bool(counts.mma) or any(op.op == "matmul" for op in kernel.ops)
+
+
+def test_streaming_kernels_multiply_little_more_than_there_is():
+  """Instructions are no more than the padding of rows to 8, and of what is beyond the depth, explains."""
+  found = [c for c in KERNELS if isinstance(c[4], StreamGraph)]
+  for _, kernel, extents, _, threads in found:
+    products = [op for op in kernel.ops if op.op == "matmul"]
+    many = sum(prod(extents[a] for a in (*op.axes, *op.reduced)) for op in products)
+    counts = counts_of(threads)
+    assert counts.blocks * counts.mma * 16 * 8 * 16 <= 16 * many
+
+
+def test_another_stage_changes_no_work():
+  """Counts of work do not depend on how much is in flight."""
+  for graph, kernel, extents, target, threads in KERNELS:
+    if isinstance(threads, StreamGraph) and threads.plan.stages > 1:
+      params = replace(threads.plan.params, stages=1)
+      one = counts_of(lowered(graph, kernel, params, extents, target))
+      assert one.stages == 1
+      assert one.mma <= counts_of(threads).mma
+      return
+  pytest.fail("no streaming kernel has stages")
