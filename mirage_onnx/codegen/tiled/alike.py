@@ -6,10 +6,11 @@ not fill the GPU, and the next one waits for it; in one launch only the last rou
 
 from collections.abc import Mapping, Sequence
 
-from mirage_onnx.codegen.loads import identifier, parameters
+from mirage_onnx.codegen.loads import parameters
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, UGraph
+from mirage_onnx.lower.sizes import identifier
 
 
 def alike(graph: UGraph, first: Kernel, other: Kernel, extents: Mapping[str, int]) -> dict[str, str] | None:
