@@ -1,6 +1,6 @@
 """Block graph -> CUDA text: chooses the form of the kernel from its thread graph."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -36,10 +36,12 @@ def emit_kernel(
   extents: Mapping[str, int],
   target: Target,
   runtime: frozenset[str] = frozenset(),
+  beside: Sequence[Kernel] = (),
 ) -> KernelSource:
   """The CUDA text and launch of one kernel with the given numbers.
 
-  It is right for every size of the ``runtime`` axes, whatever their ``extents`` are.
+  It is right for every size of the ``runtime`` axes, whatever their ``extents`` are. ``beside``: kernels
+  that are alike (``tiled/alike.py``), in the same launch.
 
   A contraction in the loop makes a streaming kernel, no loop and no contraction a row kernel,
   where these two special forms hold the values; everything else is a tiled kernel.
@@ -53,7 +55,7 @@ def emit_kernel(
   if axes := runtime & kernel_axes(graph, kernel):
     _check_runtime(graph, kernel, axes & {a for t in graph.tensors_of(kernel) for a in t.axes})
     extents = LaunchSizes(extents, axes)
-  source = _emit(graph, kernel, params, extents, target)
+  source = _emit(graph, kernel, params, extents, target, beside)
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
   small = touched_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
@@ -84,14 +86,15 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 
 
 def _emit(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-) -> KernelSource:
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
+  beside: Sequence[Kernel],
+) -> KernelSource:  # fmt: skip
   special = special_kind(kernel) if params.instruction == "mma" else None
   few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
   if few_bits and special is not StreamGraph and params.instruction == "mma":
     why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
     raise RejectionError("EMIT_UNSUPPORTED", why)
-  if special is not None:
+  if special is not None and not beside:
     emit = emit_streaming if special is StreamGraph else emit_row
     try:
       return emit(graph, kernel, params, extents, target)
@@ -99,4 +102,4 @@ def _emit(
       # What is wrong with an ill-formed graph, the special form says best.
       if few_bits or error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
         raise
-  return emit_tiled(graph, kernel, params, extents, target)
+  return emit_tiled(graph, kernel, params, extents, target, beside)
