@@ -39,7 +39,7 @@ def check_page(page: Path, *models: Path | None) -> None:
   """
   check_writable(page)
   if page.resolve() in [m.resolve() for m in models if m is not None]:
-    raise MirageError("OPTION_INVALID", f"the page {page} is a model of this run")
+    raise MirageError("OPTION_INVALID", f"{page} is a model of this run")
 
 
 def write_page(path: Path, record: RunRecord, file: ModelFile) -> None:

@@ -6,6 +6,7 @@ No traceback reaches the terminal: that of an internal error goes to a log file.
 stdout gets exactly one object, also when the command fails: ``{"schema":1,"error":{...}}``.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -48,7 +49,7 @@ def _run(arguments: list[str]) -> int:
   from typer.main import get_command
 
   from mirage_onnx import commands, machine_commands, model_commands
-  from mirage_onnx.command_options import EXAMPLES
+  from mirage_onnx.command_options import EXAMPLES, to_stdout
 
   # Each has registered its verbs, in this order.
   assert commands.app is model_commands.app is machine_commands.app
@@ -59,7 +60,8 @@ def _run(arguments: list[str]) -> int:
   config = read_config(Path.cwd(), group.commands)
   try:
     code = group(args=arguments, prog_name="mirage-onnx", standalone_mode=False, default_map=config.defaults)
-    sys.stdout.flush()
+    with to_stdout():  # also what no other one has flushed
+      pass
   except TyperException as error:
     said = _first_line(error.format_message()).rstrip(".")
     also = f" (defaults are of {config.source})" if config.source else ""
@@ -77,7 +79,8 @@ def _fail(error: MirageError, as_json: bool, log: str | None) -> int:
   if as_json:
     advice = ERRORS[error.code].advice if error.code in ERRORS else None
     found = {"code": error.code, "detail": error.detail, "advice": advice, "log": log}
-    print(json.dumps({"schema": 1, "error": found}))
+    with contextlib.suppress(OSError):  # of a full disk the line on stderr tells
+      print(json.dumps({"schema": 1, "error": found}), flush=True)
   return error.exit
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -127,8 +128,27 @@ def require(holds: bool, text: str) -> None:
     raise MirageError("OPTION_INVALID", text)
 
 
+@contextlib.contextmanager
+def to_stdout() -> Iterator[None]:
+  """What is inside of it writes to stdout, all of it.
+
+  Raises:
+      MirageError: OUTPUT_UNWRITABLE, as where a disk is full; what is left of the text goes nowhere.
+  """
+  try:
+    yield
+    sys.stdout.flush()
+  except BrokenPipeError:
+    raise
+  except OSError as error:
+    with contextlib.suppress(OSError, ValueError):
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise MirageError("OUTPUT_UNWRITABLE", f"stdout: {error.strerror}") from error
+
+
 def print_json(value: dict[str, Any]) -> None:
-  print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+  with to_stdout():
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def show(report: msgspec.Struct, parts: Iterable[Table | str], as_json: bool) -> None:
@@ -139,8 +159,9 @@ def show(report: msgspec.Struct, parts: Iterable[Table | str], as_json: bool) ->
     print_json(msgspec.to_builtins(report))
     return
   console = stdout_console()
-  for part in parts:
-    console.print(part)
+  with to_stdout():
+    for part in parts:
+      console.print(part)
 
 
 def write(path: Path, text: str) -> None:

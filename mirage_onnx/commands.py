@@ -181,6 +181,7 @@ def optimize(
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
   require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+  require(str(output) != "-", "-o -: a model is not written to stdout, give a path")
   require(0 <= margin < 1, f"--margin {margin}: must be at least 0 and less than 1")
   require(not (verbose and quiet), "-v and -q exclude each other")
   console = stderr_console()

@@ -34,7 +34,7 @@ class Entry:
 #: Codes that end a command.
 ERRORS: dict[str, Entry] = {
   "FILE_MISSING": Entry("the input file does not exist", "check the path"),
-  "FILE_UNREADABLE": Entry("the input file cannot be read", "check its permissions"),
+  "FILE_UNREADABLE": Entry("the input file cannot be read", "give a file that you may read"),
   "NOT_ONNX": Entry("the file is not an ONNX model, or is truncated", "export or copy the model again"),
   "FOLDER_INVALID": Entry(
     "the folder is not one that onnxruntime-genai could load, or its models have a custom-op library",

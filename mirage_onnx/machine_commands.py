@@ -11,14 +11,15 @@ from typing import Annotated
 import typer
 
 from mirage_onnx import __version__
-from mirage_onnx.command_options import Json, Reporting, app, print_json, write
+from mirage_onnx.command_options import Json, Reporting, app, print_json, to_stdout, write
 from mirage_onnx.errors import Exit
 
 
 @app.command()
 def version() -> int:
   """Print the version."""
-  print(f"mirage-onnx {__version__}")
+  with to_stdout():
+    print(f"mirage-onnx {__version__}")
   return Exit.DONE
 
 
@@ -31,7 +32,8 @@ def env(as_json: Json = False) -> int:
   if as_json:
     print_json(facts)
   else:
-    print(to_text(facts))
+    with to_stdout():
+      print(to_text(facts))
   return Exit.DONE
 
 
@@ -58,7 +60,8 @@ def calibrate(
   if as_json:
     print_json(found.to_dict())
   else:
-    print(to_lines(found))
+    with to_stdout():
+      print(to_lines(found))
   return Exit.DONE
 
 
@@ -77,9 +80,10 @@ def cache(
   if as_json:
     print_json({"schema": 1, "folder": str(folder), "kinds": [asdict(k) for k in found]})
     return Exit.DONE
-  print(folder)
-  for k in found:
-    print(f"  {k.files:6} files {k.bytes / 1e6:7.1f} MB  {k.kind}: {k.what}")
+  with to_stdout():
+    print(folder)
+    for k in found:
+      print(f"  {k.files:6} files {k.bytes / 1e6:7.1f} MB  {k.kind}: {k.what}")
   return Exit.DONE
 
 
@@ -92,5 +96,6 @@ def schema(
   """Print the JSON Schema of what a command prints with --json."""
   from mirage_onnx.report.schema import json_schema
 
-  print(json.dumps(json_schema(command.value), indent=2))
+  with to_stdout():
+    print(json.dumps(json_schema(command.value), indent=2))
   return Exit.DONE

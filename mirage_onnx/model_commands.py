@@ -230,10 +230,14 @@ def explain(
   you can do.
   """
   from mirage_onnx import api
+  from mirage_onnx.api_reports import check_page
   from mirage_onnx.report.inspection_table import explain_tables
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
   require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
+  for path in (dot, svg, cuda):
+    if path is not None:
+      check_page(path, model)
   with stdout_kept(as_json):
     sizes = parse_sizes(shapes or ())
     report = api.explain(model, region, target=target, budget_s=budget, shapes=sizes)

@@ -32,6 +32,10 @@ CASES = (
   ("optimize zip.onnx", "is not a protobuf message", "NOT_ONNX"),
   ("optimize lost.onnx", "", "EXTERNAL_DATA_MISSING"),
   ("optimize m.onnx -o folder", "folder is a folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o -", "a model is not written to stdout", OPTION),
+  ("explain m.onnx n0 --svg none/x.svg", "none is no folder that can be written to", "OUTPUT_UNWRITABLE"),
+  ("explain m.onnx n0 --dot folder", "it is a folder", "OUTPUT_UNWRITABLE"),
+  ("explain m.onnx n0 --cuda m.onnx", "m.onnx is a model of this run", OPTION),
   ("optimize m.onnx -o none/o.onnx", "there is no folder", "OUTPUT_UNWRITABLE"),
   ("optimize m.onnx -o text.onnx/o.onnx", "there is no folder", "OUTPUT_UNWRITABLE"),
   ("optimize m.onnx -o pipe", "is not a regular file", "OUTPUT_UNWRITABLE"),
@@ -167,6 +171,30 @@ def test_one_line(folder, monkeypatch, capfd, arguments, words, code):
 
 def test_there_are_many():
   assert len(CASES) >= 60 and len({c[2] for c in CASES}) >= 11
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+  "command",
+  [
+    "inspect m.onnx --json",
+    "inspect m.onnx",
+    "version",
+    "--version",
+    "env",
+    "schema",
+    "cache",
+    "optimize m.onnx -q --json --dry-run",
+  ],
+)
+def test_stdout_that_takes_nothing(folder, command, unbuffered):
+  """One line, whether Python hands on each write or keeps it; no traceback, nothing at the exit."""
+  line = f"'{sys.executable}' -m mirage_onnx {command} >/dev/full"
+  environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+  done = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, env=environment)
+  assert done.returncode == Exit.INPUT, done.stderr
+  assert done.stderr.splitlines()[-1].startswith("error: OUTPUT_UNWRITABLE: stdout: No space left on device;")
+  assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&-", "1>&- 2>&-"])

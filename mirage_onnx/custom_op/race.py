@@ -302,10 +302,11 @@ def _work(question: Race, at: At) -> tuple[object, ...]:
     return "timed", race.rows(), race.counts, race.skipped
   except Exception as error:  # onnxruntime has a class per status code and no common base
     arm = last.partition(" ")[0]
+    which = int(arm) if arm.isdigit() else None
+    if isinstance(error, MirageError):
+      return "failed", which, error.detail, error.code
     line = next(iter(str(error).splitlines()), "")
-    code = error.code if isinstance(error, MirageError) else "SESSION_FAILED"
-    reason = f"{last}: {type(error).__name__}: {line[:400]}"
-    return "failed", int(arm) if arm.isdigit() else None, reason, code
+    return "failed", which, f"{last}: {type(error).__name__}: {line[:400]}", "SESSION_FAILED"
 
 
 if __name__ == "__main__":

@@ -78,12 +78,12 @@ def _counted(n: int, thing: str) -> str:
 def _regions(report: Report) -> str:
   found, m = report.found, report.model
   distinct = sum(r.status == "replaced" for r in report.regions)
-  text = f"regions: {distinct} replaced"
+  text = f"regions: {distinct} replaced" if not found or found.regions else "regions: none"
   if distinct:
     text += f" in {_counted(_replaced(report), 'place')}"
     if m:
       text += f" ({m.nodes_gone} of {_nodes(m.nodes)} → {m.custom_nodes})"
-  if found:
+  if found and found.regions:
     late = _late(report)
     text += f", {found.regions - distinct - late} kept" + (f", {late} not reached" if late else "")
     text += f" (of {found.regions}, which overlap)"
