@@ -39,6 +39,15 @@ def test_blocks():
   ]
 
 
+def test_the_first_speedups_stand_in_the_tables():
+  """What the page begins with is measured: each factor is in a row of the table of whole models."""
+  text = README.read_text()
+  first = text.split("Measured, whole models", 1)[1].split("\n\n", 1)[0]
+  rows = text.split("<!-- whole: ", 1)[1].split("<!-- end of whole -->", 1)[0]
+  factors = re.findall(r"(\d\.\d\d)x", first)
+  assert len(factors) >= 4 and all(f"| {x} (" in rows for x in factors)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not README.exists(), reason="there is no README.md yet")
 def test_readme():
