@@ -38,6 +38,8 @@ sys.path.insert(0, str(ROOT))
 ORIGINAL = "onnxruntime"
 #: What is kept of a replaced region.
 FIELDS = ("id", "count", "ops", "baseline_us", "predicted_us", "measured_us")
+#: Regions that stayed, of which the record says why.
+MOST_KEPT = 30
 #: An output may differ by this much from the original's, or from fp32 by twice what the original does.
 TOLERANCE = 2e-2
 
@@ -87,7 +89,19 @@ def optimize(o):
     "other_nodes": len(nodes) - custom,
     "predicted": report.get("model"),
     "replaced": [{k: r[k] for k in FIELDS} for r in replaced],
+    "kept": kept_of(report["regions"]),
   }
+
+
+def kept_of(regions):
+  """Those of the longest time that stayed, with their reasons."""
+  kept = [r for r in regions if r["status"] == "kept" and r["baseline_us"]]
+  kept.sort(key=lambda r: -r["count"] * r["baseline_us"])
+  fields = ("count", "baseline_us", "predicted_us", "measured_us", "reason")
+  return [
+    {**{k: r.get(k) for k in fields}, "ops": r["ops"][:8], "text": (r["reason_text"] or "")[:120]}
+    for r in kept[:MOST_KEPT]
+  ]
 
 
 def measure(o):

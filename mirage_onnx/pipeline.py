@@ -144,7 +144,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     program = import_model(loaded)
   with _stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
-    limits = replace(TILED if options.tiled else Limits(), single=options.every)
+    timed = options.measure or options.lock is not None
+    limits = replace(TILED if options.tiled else Limits(), single=options.every, reductions=timed)
     matches = find_candidates(program, limits, declared.typical).beside(options.beside)
     typical = program.sized(declared.typical)
     node_us = _node_us(typical, options)

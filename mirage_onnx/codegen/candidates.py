@@ -9,7 +9,7 @@ from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir import Candidate, Region, ugraph_extents
+from mirage_onnx.ir import Candidate, Kernel, KernelParams, Region, UGraph, ugraph_extents
 from mirage_onnx.target import Target
 
 
@@ -29,19 +29,34 @@ def emit_candidate(
   name: str,
   runtime: Iterable[str] = (),
 ) -> tuple[KernelSource, ...]:
-  """The CUDA text of each kernel; kernel names begin with ``name``.
+  """The CUDA text of each launch; kernel names begin with ``name``.
 
-  ``runtime``: axes that have any size in a run.
+  ``runtime``: axes that have any size in a run. A kernel has a launch of its own unless its numbers say that
+  it is ``beside`` the one in front.
 
   Raises:
       RejectionError: EMIT_UNSUPPORTED, LAYOUT, SMEM or DYNAMIC_DIM.
   """
   graph = candidate.ugraph
   every = ugraph_extents(graph, candidate.params, extents)
-  return tuple(
-    emit_kernel(graph, replace(k, name=f"{name}_{k.name}"), p, every, target, frozenset(runtime))
-    for k, p in zip(graph.kernels, candidate.params, strict=True)
-  )
+  launches: list[list[tuple[Kernel, KernelParams]]] = []
+  for kernel, params in zip(graph.kernels, candidate.params, strict=True):
+    named = replace(kernel, name=f"{name}_{kernel.name}")
+    if params.beside and launches:
+      launches[-1].append((named, params))
+    else:
+      launches.append([(named, params)])
+  return tuple(_emitted(graph, own, every, target, frozenset(runtime)) for own in launches)
+
+
+def _emitted(
+  graph: UGraph, own: Sequence[tuple[Kernel, KernelParams]], extents: Mapping[str, int], target: Target,
+  runtime: frozenset[str],
+) -> KernelSource:  # fmt: skip
+  (first, params), *others = own
+  if any(replace(p, beside=False) != replace(params, beside=False) for _, p in others):
+    raise RejectionError("LAYOUT", f"{first.name} and those beside it have different numbers")
+  return emit_kernel(graph, first, params, extents, target, runtime, [k for k, _ in others])
 
 
 def compile_candidates(

@@ -1,6 +1,10 @@
 """Block graph -> CUDA text: chooses the form of the kernel from its thread graph."""
 
+<<<<<<< HEAD
 from collections.abc import Mapping
+=======
+from collections.abc import Callable, Mapping, Sequence
+>>>>>>> 157ced8
 from dataclasses import replace
 from math import prod
 
@@ -36,10 +40,12 @@ def emit_kernel(
   extents: Mapping[str, int],
   target: Target,
   runtime: frozenset[str] = frozenset(),
+  beside: Sequence[Kernel] = (),
 ) -> KernelSource:
   """The CUDA text and launch of one kernel with the given numbers.
 
-  It is right for every size of the ``runtime`` axes, whatever their ``extents`` are.
+  It is right for every size of the ``runtime`` axes, whatever their ``extents`` are. ``beside``: kernels
+  that are alike (``tiled/alike.py``), in the same launch.
 
   A contraction in the loop makes a streaming kernel, no loop and no contraction a row kernel,
   where these two special forms hold the values; everything else is a tiled kernel.
@@ -53,7 +59,7 @@ def emit_kernel(
   if axes := runtime & kernel_axes(graph, kernel):
     _check_runtime(graph, kernel, axes & {a for t in graph.tensors_of(kernel) for a in t.axes})
     extents = LaunchSizes(extents, axes)
-  source = _emit(graph, kernel, params, extents, target)
+  source = _emit(graph, kernel, params, extents, target, beside)
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
   small = touched_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
@@ -84,19 +90,43 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 
 
 def _emit(
+<<<<<<< HEAD
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> KernelSource:
   special = special_kind(kernel) if params.instruction == "mma" else None
+=======
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
+  beside: Sequence[Kernel],
+) -> KernelSource:  # fmt: skip
+  special = special_emitter(kernel) if params.instruction == "mma" else None
+>>>>>>> 157ced8
   few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
   if few_bits and special is not StreamGraph and params.instruction == "mma":
     why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
     raise RejectionError("EMIT_UNSUPPORTED", why)
+<<<<<<< HEAD
   if special is not None:
     emit = emit_streaming if special is StreamGraph else emit_row
+=======
+  if special is not None and not beside:
+>>>>>>> 157ced8
     try:
       return emit(graph, kernel, params, extents, target)
     except RejectionError as error:
       # What is wrong with an ill-formed graph, the special form says best.
       if few_bits or error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
         raise
+<<<<<<< HEAD
   return emit_tiled(graph, kernel, params, extents, target)
+=======
+  return emit_tiled(graph, kernel, params, extents, target, beside)
+
+
+def special_emitter(kernel: Kernel) -> Callable[..., KernelSource] | None:
+  """The form that such a kernel has if its layouts and numbers are those of the form."""
+  if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
+    return emit_streaming
+  if kernel.loop is None and not any(op.op == "matmul" for op in kernel.ops):
+    return emit_row
+  return None
+>>>>>>> 157ced8

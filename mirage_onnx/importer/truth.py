@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from math import prod
 
-from mirage_onnx.importer.context import Context, const
+from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.elementwise import operands
 from mirage_onnx.ir.dtype import DType
 
+#: Elements of a constant that is looked at.
+MOST_READ = 1 << 20
 _INTEGERS = (DType.I32, DType.I64)
 
 
@@ -18,6 +21,22 @@ def _function(op: str, *order: int) -> Callable[[Context], None]:
     c.finish(c.elementwise(op, *(values[i] for i in order), dtype=DType.BOOL))
 
   return lower
+
+
+def _and(c: Context) -> None:
+  """The product; what is true everywhere is no operand, only its shape is.
+
+  Exporters say so of queries that see every key, and a mask of keys stays one of keys.
+  """
+  for position in (0, 1):
+    other = c.tensor(1 - position)
+    if not c.is_known(position) or c.is_known(1 - position) or not c.tensor(position).is_static:
+      continue
+    if prod(sizes := shape_of(c.tensor(position))) <= MOST_READ and c.array(position, "flags").all():
+      whole = c.broadcast(sizes, shape_of(other))
+      c.finish(other if whole == other.shape else c.expand(other, whole))
+      return
+  _function("mul", 0, 1)(c)
 
 
 def _not(c: Context) -> None:
@@ -81,7 +100,7 @@ RULES: dict[str, Callable[[Context], None]] = {
   "Greater": _function("less", 1, 0),
   "GreaterOrEqual": _function("less_equal", 1, 0),
   "Equal": _function("equal", 0, 1),
-  "And": _function("mul", 0, 1),
+  "And": _and,
   "Or": _function("max", 0, 1),
   "Not": _not,
   "IsNaN": _is_nan,

@@ -322,7 +322,7 @@ class KernelParams:
   ``tile``: grid axis -> elements per block, by grid dimension. ``cluster``: ranks. ``loop_tile``:
   elements of the loop axis per iteration (of the whole block). ``warps``: per block.
   ``stages``: loop steps whose loads are in flight. ``instruction``: by which tensor cores contract
-  (``instructions``); only one that is not ``mma`` is in the text.
+  (``instructions``); only one that is not ``mma`` is in the text. ``beside``: in the launch before it.
   """
 
   tile: tuple[int, ...] = ()
@@ -331,10 +331,12 @@ class KernelParams:
   warps: int = 4
   stages: int = 1
   instruction: str = "mma"
+  beside: bool = False
 
   def to_text(self) -> str:
     tiles = ",".join(map(str, self.tile)) or "-"
     other = f" instruction={self.instruction}" if self.instruction != "mma" else ""
+    other += " beside=1" if self.beside else ""
     return (
       f"tile={tiles} cluster={self.cluster} loop_tile={self.loop_tile} "
       f"warps={self.warps} stages={self.stages}{other}"
@@ -349,9 +351,10 @@ class KernelParams:
     """
     fields = dict(word.split("=") for word in text.split(" "))
     tile, instruction = fields.pop("tile"), fields.pop("instruction", "mma")
-    numbers = {name: int(value) for name, value in fields.items()}
+    beside = fields.pop("beside", "") == "1"
     tiles = () if tile == "-" else tuple(map(int, tile.split(",")))
-    params = cls(tiles, **numbers, instruction=instruction)
+    numbers = {name: int(value) for name, value in fields.items()}
+    params = cls(tiles, **numbers, instruction=instruction, beside=beside)
     if params.to_text() != text:
       raise ValueError(f"not the numbers of a kernel: {text!r}")
     return params

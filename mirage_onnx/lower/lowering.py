@@ -25,6 +25,8 @@ from mirage_onnx.lower.widened import Widened
 
 #: Bytes of a tile that is too large for registers up to which it goes to shared memory instead.
 MOST_COPIED = 64 * 1024
+#: Registers of a lane from which on a loaded operand A stays in shared memory, so that more warpgroups fit.
+FEW_NAMED = 32
 #: What a contraction can add to directly.
 _ADDS = of_kinds(Kind.ACCUMULATOR, Kind.RESCALED, merges=(SUM,))
 _RESCALED = of_kinds(Kind.RESCALED, merges=(SUM,))
@@ -211,7 +213,8 @@ class Lowering(Demand):
     if self.on_tensor_cores(index):
       # Of wgmma operand B stays where a descriptor can name it.
       taken = self.need if index in self.warpgroup else self.operand
-      found = [self.operand(op.args[0], product.a, run), taken(op.args[1], product.b, run)]
+      first = self.need if self._is_named(index) else self.operand
+      found = [first(op.args[0], product.a, run), taken(op.args[1], product.b, run)]
       self.steps(run).append(do.Contract(index, into, touched=found[0] + found[1]))
       if self.warps.count((product.depth,)) > 1:
         self.parts[index] = Parts(sides=((product.depth,),))
@@ -221,6 +224,13 @@ class Lowering(Demand):
     if into == index:
       self.made[Held(index, product.c)] = run
       self._settle(index, run)
+
+  def _is_named(self, index: int) -> bool:
+    """Whether operand A of a contraction is a tile that a descriptor names, though the loop keeps it."""
+    operand, form = self.assignment.kernel.ops[index].args[0], self.assignment.products[index].a
+    home = self.homes.get(operand)
+    plain = index in self.warpgroup and home is not None and self.tiles[home].swizzled
+    return plain and operand not in self.widened and self.warps.registers(form) // 2 >= FEW_NAMED
 
   def _reduce(self, index: int) -> None:
     op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)

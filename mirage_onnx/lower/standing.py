@@ -6,7 +6,6 @@ multiplied, and then writes its results beside them.
 """
 
 from collections.abc import Mapping
-from math import prod
 
 from mirage_onnx.ir.ugraph import UGraph, is_part_axis
 from mirage_onnx.lower.lowering import Lowering
@@ -19,9 +18,10 @@ _BESIDE = 48
 
 
 def standing_blocks(
-  graph: UGraph, extents: Mapping[str, int], target: Target, lowering: Lowering, memory: MemoryPlan, live: int
-) -> int:
-  """As many as the GPU holds at once, if there are more tiles; 0: every block has one tile.
+  graph: UGraph, extents: Mapping[str, int], target: Target, lowering: Lowering, memory: MemoryPlan,
+  live: int, tiles: int,
+) -> int:  # fmt: skip
+  """As many as the GPU holds at once, if there are more ``tiles``; 0: every block has one tile.
 
   Only where products are under way, and the ring alone is in shared memory: its bytes are free when
   the loop has ended.
@@ -42,4 +42,4 @@ def standing_blocks(
     target.sm_threads // threads,
   )
   blocks = target.multiprocessors * max(1, resident)
-  return blocks if prod(pieces.grid.launch) > blocks else 0
+  return blocks if tiles > blocks else 0

@@ -49,7 +49,8 @@ class ThreadGraph:
   ``pieces``: what a block, a rank and an iteration have of each value; ``forms``: how values lie in
   registers; ``lowering``: what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in
   order, with barriers, and the places of the tiles; ``issued``: loads that begin early. ``live``: elements
-  that a lane holds at once; ``standing``: blocks that do the tiles of several (``standing.py``), or 0.
+  that a lane holds at once; ``standing``: blocks that do the tiles of several (``standing.py``), or 0;
+  ``kernels``: how many, alike but for their tensors, share its launch.
   """
 
   pieces: Pieces
@@ -60,11 +61,19 @@ class ThreadGraph:
   issued: Issued
   live: int
   standing: int = 0
+  kernels: int = 1
+
+  @property
+  def tiles(self) -> int:
+    """Of all kernels of the launch."""
+    return self.kernels * prod(self.pieces.grid.launch)
 
   @property
   def launch(self) -> tuple[int, int, int]:
     """Blocks by dimension; of x, those of ``pieces.grid.tiles`` are left out."""
-    return (self.standing, 1, 1) if self.standing else self.pieces.grid.launch
+    if self.standing or self.kernels > 1:
+      return self.standing or self.tiles, 1, 1
+    return self.pieces.grid.launch
 
   @property
   def steps(self) -> ThreadSteps:
@@ -88,16 +97,20 @@ def needed_values(kernel: Kernel) -> frozenset[int]:
 
 
 def thread_graph(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-) -> ThreadGraph:
-  """How a kernel with these numbers is done.
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
+  kernels: int = 1,
+) -> ThreadGraph:  # fmt: skip
+  """How a kernel with these numbers is done, and ``kernels`` that are alike in one launch.
 
   Raises:
       RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
   """
   found = _laid_out(graph, kernel, params, extents, target)
-  blocks = standing_blocks(graph, extents, target, found.lowering, found.memory, found.live)
-  return replace(found, standing=blocks)
+  if kernels > 1 and (params.cluster > 1 or found.pieces.grid.tiles):
+    raise RejectionError("LAYOUT", f"{kernel.name} has ranks, or blocks that a launch counts, beside others")
+  tiles = kernels * prod(found.pieces.grid.launch)
+  blocks = standing_blocks(graph, extents, target, found.lowering, found.memory, found.live, tiles)
+  return replace(found, standing=blocks, kernels=kernels)
 
 
 def _laid_out(

@@ -147,13 +147,18 @@ def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
 
 
 def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
-  """Nothing but casts and moves, or one operator that neither streams a weight nor is attention."""
+  """Nothing but casts and moves, or one operator that neither streams a weight nor contracts twice.
+
+  One that reduces and does more beside it may be a region (``Limits.reductions``).
+  """
   if any(map(graph.streams, cut.nodes)):
     return False
   steps = [s for n in cut.nodes for s in graph.node[n].steps]
   computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
   if limits.single:
     return not computing
+  if limits.reductions and len(computing) > 1 and not cut.contractions and any(map(graph.reduces, cut.nodes)):
+    return False
   if len(cut.nodes) < 2 and cut.contractions < 2:
     # What writes a cache is one operator for each of its tensors.
     return not any(n.op_type == CACHED for n in map(graph.node.__getitem__, cut.nodes))

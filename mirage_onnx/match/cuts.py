@@ -42,6 +42,8 @@ class Limits:
   within: int = 0
   #: Whether one operator alone is a region: ONNX Runtime has a kernel for it, so only to test ours.
   single: bool = False
+  #: Whether one that reduces is, as its kernel is timed beside ours: several others may read what it yields.
+  reductions: bool = False
 
 
 #: What a kernel of ``superopt.space.ALL`` can hold: a softmax between two contractions.

@@ -16,10 +16,11 @@ from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Phase
+from mirage_onnx.lower.lowering import FEW_NAMED
 from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, END_US, LEAST_ROWS
 from mirage_onnx.target import Target
 
-_ROWS, _LOOP_TILES, _STAGES = (64, 128), (64, 128), (2, 3)
+_ROWS, _LOOP_TILES, _STAGES = (64, 128, 192), (64, 128), (2, 3)
 #: Fitted: of a multiprocessor, in a microsecond; what a step waits for besides; of the shorter of tensor
 #: cores and the rest, the part that is not hidden; registers of a thread beside what values take.
 _LANES_PER_US, _SPECIALS_PER_US = 70 * 1700.0, 10 * 1700.0
@@ -109,14 +110,17 @@ def _resident(
 
   products = [op for op in ops if op.op == "matmul"]
   operands = {a for op in products for a in op.args}
-  held, packed = sum(size(op.axes) for op in products), 0
+  held, packed, smem = sum(size(op.axes) for op in products), 0, 0
   for i in operands:
-    if ops[i].op != "load" or kernel.loop not in ops[i].axes:
-      packed += size(ops[i].axes) // 2
+    own = size(ops[i].axes) // 2
+    if ops[i].op == "load" and kernel.loop not in ops[i].axes and own >= FEW_NAMED * threads:
+      smem += 4 * own
+    elif ops[i].op != "load" or kernel.loop not in ops[i].axes:
+      packed += own
   ring = [op for op in kernel.loads if op.fmap == kernel.loop and sum(tile[a] > 1 for a in op.axes) > 1]
   beside = sum(size(op.axes) for op in ring if op.dtype.is_half and not _is_operand(ops, op, operands))
   registers = (held + packed + beside) / threads + _MORE_REGISTERS
-  smem = params.stages * sum(size(op.axes) * op.dtype.size_bytes for op in ring)
+  smem += params.stages * sum(size(op.axes) * op.dtype.size_bytes for op in ring)
   return max(1, min(
     int(target.registers_per_sm / (threads * registers)),
     target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes),

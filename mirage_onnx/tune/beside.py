@@ -1,7 +1,8 @@
 """One node for chosen regions that do not need each other: their kernels, side by side.
 
 What is the fastest for a region alone need not be so beside others, which pass its latency; so combinations
-are timed, as one µGraph each, and the best is proven as a whole.
+are timed, as one µGraph each, and the best is proven as a whole. Kernels that differ in their tensors only
+are timed in one launch, too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,11 +11,12 @@ from dataclasses import replace
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.codegen.tiled.alike import alike
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.ir import Candidate, Kernel, KTensor, Program, Region, UGraph
+from mirage_onnx.ir import Candidate, Kernel, KernelParams, KTensor, Program, Region, UGraph, ugraph_extents
 from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.match.siblings import join, siblings
@@ -88,21 +90,26 @@ def _measured(
     assert o.result is not None
     others = (v.candidate for v in varied(o.result.candidates, OTHERS))
     options.append(tuple(dict.fromkeys((o.compiled.candidate, *others))))
-  asked: dict[tuple[int, ...], Candidate] = {}
+  asked: dict[Candidate, tuple[int, ...]] = {}
 
   def compiled(points: Iterable[tuple[int, ...]]) -> list[Compiled]:
+    new: list[Candidate] = []
     for point in points:
       own = [(c.region, found[n]) for (c, _), found, n in zip(parts, options, point, strict=True)]
-      asked[point] = side_by_side(region, own)
-    new = [asked[point] for point in points]
+      apart = side_by_side(region, own)
+      both = dict.fromkeys((apart, in_one_launch(region, apart)), point)
+      new += both
+      asked.update(both)
     return compile_candidates(region, new, target, keep=len(new), workers=available_cores())[0]
 
   def more(best: Compiled, tried: Sequence[Compiled]) -> list[Compiled]:
     if ends.over:
       return []
-    at = next(point for point, c in asked.items() if c == best.candidate)
+    at, done = asked[best.candidate], {*asked.values()}
     near = [(*at[:i], n, *at[i + 1 :]) for i, own in enumerate(options) for n in range(len(own))]
-    return compiled([p for p in near if p not in asked][: MOST - len(asked)])
+    # What is alike in all parts comes first: it can be one launch.
+    near = [*((n,) * len(at) for n in range(min(map(len, options)))), *near]
+    return compiled([p for p in dict.fromkeys(near) if p not in done][: MOST - len(done)])
 
   try:
     best, measured = measure_region(loaded, region, compiled([(0,) * len(parts)]), target, more)
@@ -128,6 +135,22 @@ def _measured(
     region, (), sum(o.baseline_us for _, o in parts),
     SearchResult((Verified(own, proof),), report), best, measured,
   )  # fmt: skip
+
+
+def in_one_launch(region: Region, candidate: Candidate) -> Candidate:
+  """The same, kernels in the launch of the one in front where they are alike and have equal numbers.
+
+  Streaming kernels read beside each other as they are; ranks of a cluster have a place in their launch.
+  """
+  graph, params, found = candidate.ugraph, candidate.params, list[KernelParams]()
+  extents = ugraph_extents(graph, params, region.extents)
+  front = 0
+  for i, (k, own) in enumerate(zip(graph.kernels, params, strict=True)):
+    joins = i > 0 and own == params[front] and own.instruction != "mma" and own.cluster == 1
+    joins = joins and all(alike(graph, other, k, extents) for other in graph.kernels[front:i])
+    front = front if joins else i
+    found.append(replace(own, beside=joins))
+  return replace(candidate, params=tuple(found))
 
 
 def side_by_side(region: Region, parts: Sequence[tuple[Region, Candidate]]) -> Candidate:

@@ -147,3 +147,17 @@ def test_refusals(bench):
   half = [np.ones(3, np.float16)]
   neither = bench.one("IsInf", half, detect_positive=0, detect_negative=0)[0]
   assert bench.barrier(neither) == "OP_FORM: IsInf: neither infinity is detected"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+  ("shape", "known"), [((3, 1, 4), (1, 5, 1)), ((3, 4), ()), ((1, 4), (1, 4)), ((), (2,))]
+)
+def test_and_with_what_is_true_everywhere(bench, place, shape, known):
+  """Only the shape of the constant matters: a mask of keys has no axis of queries."""
+  arrays = [draw(3, shape, np.bool_), np.ones(known, np.bool_)]
+  program = bench.agrees(*bench.one("And", arrays[:: 1 - 2 * place], weights=(1 - place,)), rtol=0, atol=0)
+  assert [s.op for n in program.nodes for s in n.steps if s.op == "mul"] == []
+  arrays[1][...] = False
+  program = bench.agrees(*bench.one("And", arrays[:: 1 - 2 * place], weights=(1 - place,)), rtol=0, atol=0)
+  assert [s.op for n in program.nodes for s in n.steps if s.op == "mul"] == ["mul"]

@@ -174,6 +174,21 @@ def test_one_operator_where_it_is_asked_for():
   assert [r.code for r in found.rejections] == ["TOO_SMALL"]  # a copy stays one
 
 
+def test_one_operator_that_reduces_where_kernels_are_timed(net):
+  """Several regions may read what it yields, and then none of them has to compute it."""
+  x = net.input(8, 64)
+  weights = [net.constant(np.ones(64)), net.constant(np.zeros(64))]
+  y = net.LayerNormalization(net.Exp(x), *weights)
+  program = import_model(load_model(net.model(y, net.ReduceMax(x, net.constant([1], np.int64)))))
+
+  def alone(limits):
+    found = find_candidates(program, limits).candidates
+    return [n.split("_")[0] for c in found if len(c.nodes) == 1 for n in c.nodes]
+
+  assert alone(Limits()) == []
+  assert alone(replace(Limits(), reductions=True)) == ["LayerNormalization"]
+
+
 def test_a_copy_is_too_small(net):
   y = net.Transpose(net.cast(net.input(8, 64), np.float32), perm=[1, 0])
   assert set(codes(net.model(y)).values()) == {"TOO_SMALL"}

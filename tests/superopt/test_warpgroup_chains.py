@@ -21,7 +21,7 @@ def points(text=PROGRAMS["attention"], target=H100, **sizes):
 
 def test_the_code_generator_takes_them():
   graph, found = points()
-  assert len(found) == 8 and [us for us, _ in found] == sorted(us for us, _ in found)
+  assert len(found) == 12 and [us for us, _ in found] == sorted(us for us, _ in found)
   for us, params in found:
     source = emit_kernel(graph, graph.kernels[0], params, ugraph_extents(graph, (params,), SIZES), H100)
     late = "unsigned late[" in source.text  # then a product stands in the loop and behind it

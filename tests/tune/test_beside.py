@@ -15,6 +15,7 @@ import mirage_onnx
 from mirage_onnx import pipeline
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
+from mirage_onnx.ir import Candidate, KernelParams
 from mirage_onnx.ir.program import Node
 from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.match.candidates import RegionCandidate
@@ -24,6 +25,7 @@ from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H200
 from mirage_onnx.tune import beside
 from mirage_onnx.tune.measure import Inputs, Measured, prepare
+from tests.codegen.tiled.test_alike import BY_WGMMA, GRAPH, SIZES
 
 
 def projections(net, widths=(96, 48, 32)):
@@ -109,6 +111,20 @@ def test_rows_of_two_tables_are_one_node(chosen):
   for x, y in zip(want, session.run(None, feeds), strict=True):
     assert np.abs(x.astype(float) - y).max() <= 1e-2 * np.abs(x.astype(float)).max()
   assert len(graph.kernels) in mirage_onnx.launches(session).values()
+
+
+def test_kernels_that_are_alike_are_tried_in_one_launch():
+  """Those with equal numbers, by wgmma, one behind the other."""
+  region = SimpleNamespace(extents=SIZES)
+  other, by_mma = replace(BY_WGMMA, stages=4), KernelParams((64, 64), 1, 64, 4, 3)
+
+  def joined(*params):
+    return [p.beside for p in beside.in_one_launch(region, Candidate(GRAPH, params)).params]
+
+  assert joined(BY_WGMMA, BY_WGMMA, BY_WGMMA) == [False, True, True]
+  assert joined(other, BY_WGMMA, BY_WGMMA) == [False, False, True]
+  assert joined(BY_WGMMA, other, BY_WGMMA) == [False, False, False]
+  assert joined(by_mma, by_mma, by_mma) == [False, False, False]
 
 
 def test_nodes_of_their_own_stay_where_they_are_as_fast(chosen, monkeypatch):

@@ -29,6 +29,16 @@ PTX_DEVICE int swizzled(int row, int depth) {
   return static_cast<int>(panel + r * 64 + (((k / 8) % 8) ^ (r % 8)) * 8 + k % 8);
 }
 
+// One of two neighbours, the first at a multiple of their size: both are one load.
+PTX_DEVICE unsigned short one_of_pair(const unsigned short* first, int which) {
+  const unsigned both = *reinterpret_cast<const unsigned*>(first);
+  return static_cast<unsigned short>(which ? both >> 16 : both & 0xffffu);
+}
+PTX_DEVICE unsigned char one_of_pair(const unsigned char* first, int which) {
+  const unsigned both = *reinterpret_cast<const unsigned short*>(first);
+  return static_cast<unsigned char>(which ? both >> 8 : both & 0xffu);
+}
+
 // exp(x) for what becomes an operand of 16 bits: within 2^-22 (1 + |x|) of it, relatively, 0 below 2^-126.
 // expf takes three times as many instructions.
 PTX_DEVICE float exp_by_two(float x) { return ptx::ex2(x * 1.44269504f); }

@@ -1,14 +1,15 @@
 """A tiled kernel as a whole: thread graph, shared memory, prologue, loop, epilogue."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.header import header
-from mirage_onnx.codegen.loads import parameters, storage
+from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter
+from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.spot import digits
@@ -31,32 +32,34 @@ from mirage_onnx.target import Target
 
 
 def emit_tiled(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-) -> KernelSource:
-  """The CUDA text of a tiled kernel.
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
+  beside: Sequence[Kernel] = (),
+) -> KernelSource:  # fmt: skip
+  """The CUDA text of a tiled kernel, and of those that are ``alike`` and share its launch.
 
   Raises:
       RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
   """
-  threads = thread_graph(graph, kernel, params, extents, target)
+  threads = thread_graph(graph, kernel, params, extents, target, 1 + len(beside))
   grid, pieces = threads.pieces.grid, PiecesText(threads.pieces)
-  args, given = parameters(graph, kernel, extents)
+  one = OneLaunch(graph, kernel, beside, extents, prod(grid.launch))
   writer = Writer()
-  emitter = _Emitter(graph, threads, pieces, ValueWriter(graph, threads.lowering, pieces, writer), writer)
+  values = ValueWriter(graph, threads.lowering, pieces, writer)
+  emitter = _Emitter(graph, threads, pieces, values, writer, one)
   with writer.kernel(
     kernel.name, 32 * params.warps, params.cluster,
-    given,
+    one.given,
   ):  # fmt: skip
     if target.has_pdl:
-      writer.trigger(behind_wait=is_overtaken(graph, kernel, extents))
+      writer.trigger(behind_wait=is_overtaken(graph, [kernel, *beside][-1], extents))
       writer.wait()
     emitter.prologue()
     emitter.run()
   headers = INSTRUCTIONS[params.instruction].headers
-  top = header(graph, kernel, params, extents, kernel.name, headers)
+  top = header(graph, kernel, params, extents, kernel.name, headers, beside)
   return KernelSource(
     kernel.name, f"{top}\n{writer.text}", threads.launch, 32 * params.warps,
-    params.cluster, threads.smem_bytes, args, target.has_pdl,
+    params.cluster, threads.smem_bytes, tuple(one.args), target.has_pdl,
     runtime_axes(graph, kernel, extents), grid.tiles,
   )  # fmt: skip
 
@@ -68,6 +71,7 @@ class _Emitter:
   pieces: PiecesText
   values: ValueWriter
   writer: Writer
+  one: OneLaunch
 
   def prologue(self) -> None:
     """Lanes, warps, pieces and shared tiles."""
@@ -77,7 +81,7 @@ class _Emitter:
     writer.line("const int t = ptx::lane() % 4;")
     digits(writer, self.threads.warps)
     if not self.threads.standing:
-      pieces.declare(writer)
+      pieces.declare(writer, self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else "")
       pieces.declare_ends(writer, self.graph)
     declare_rows(pieces.cut.grid, writer, self.graph, pieces.cut.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
@@ -128,19 +132,19 @@ class _Emitter:
   def _tiles(self, ahead: AheadWriter) -> None:
     """One tile after the other; the first copies of the next are under way while one is finished."""
     writer, threads = self.writer, self.threads
-    total = prod(threads.pieces.grid.launch)
+    total = threads.tiles
 
     def begin(tile: str) -> None:
       with writer.block():
         writer.line(f"const int next = {tile};")
         with writer.block(f"if (next < {total})"):
-          self.pieces.declare(writer, "next")
+          self.pieces.declare(writer, self.one.choose(writer, "next"))
           ahead.begin()
 
     begin("ptx::block_x()")
     writer.line("#pragma unroll 1")
     with writer.block(f"for (int tile = ptx::block_x(); tile < {total}; tile += {self.threads.standing})"):
-      self.pieces.declare(PinningWriter(writer), "tile")
+      self.pieces.declare(PinningWriter(writer), self.one.choose(writer, "tile"))
       self._loop(ahead, loop=True)
       writer.line("ptx::sync_block();")
       begin(f"tile + {self.threads.standing}")

@@ -28,5 +28,12 @@ def tile_element(tile: SharedTile, local: Mapping[Piece, str]) -> str:
   return text if tile.dtype is DType.F32 else f"{tag(tile.dtype)}::widen({text})"
 
 
+def one_of_pair(tile: SharedTile, local: Mapping[Piece, str], e: str) -> str:
+  """``tile_element``, read with its neighbour along the last piece; ``e``: 0 or 1, which of the two it is."""
+  last = tile.order[-1]
+  first = local if e == "0" else {**local, last: f"{local[last]} - {e}"}
+  return f"{tag(tile.dtype)}::widen(one_of_pair({total(tile.name, tile_offset(tile, first))}, {e}))"
+
+
 def _atom(text: str) -> str:
   return text if text.replace("_", "").isalnum() else f"({text})"

@@ -10,7 +10,7 @@ from mirage_onnx.codegen.loads import TensorText, rounded
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.spot import Spot, walk
-from mirage_onnx.codegen.tiled.tile_text import tile_element
+from mirage_onnx.codegen.tiled.tile_text import one_of_pair, tile_element
 from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.ir.ugraph import BlockOp, Phase, UGraph
 from mirage_onnx.lower.constant import constant
@@ -136,8 +136,16 @@ class ValueWriter:
     return self.in_tile(self.lowering.tiles[home], own, spot)
 
   def in_tile(self, tile: SharedTile, own: Mapping[str, Piece], spot: Spot) -> str:
-    """An element of a shared tile, widened."""
-    return chosen(spot.held(own.values()), tile_element(tile, spot.known), "0.0f")
+    """An element of a shared tile, widened.
+
+    Lanes have pairs of columns: with wgmma, where those are neighbours in the tile, both are one load.
+    """
+    pairs = spot.form.lanes.pack == 2 and spot.form.t == tile.order[-1:] and tile.dtype.bits in (8, 16)
+    if self.lowering.warpgroup and pairs and tile.order[-1].length % 2 == 0:
+      value = one_of_pair(tile, spot.known, spot.at["e"])
+    else:
+      value = tile_element(tile, spot.known)
+    return chosen(spot.held(own.values()), value, "0.0f")
 
   def view(self, tensor: str) -> TensorText:
     """How the kernel reaches a tensor."""

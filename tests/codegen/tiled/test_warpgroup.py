@@ -231,6 +231,14 @@ def test_queries_that_stay_are_registers(monkeypatch):
   near([c], bound=6e-3)
 
 
+@pytest.mark.parametrize("rows", [64, 192])
+def test_long_queries_stay_in_shared_memory(rows):
+  """Fragments of 128 elements a head would leave registers for two warpgroups only."""
+  c = attention(rows, 64, 3, a0=1, a1=136, a2=128, a3=200, a4=128)
+  assert "wgmma(F16{}, v2[0], a, b)" in emit(c).text
+  near([c], bound=6e-3)
+
+
 MASKED = ATTENTION.replace("tensor o0", "tensor i3 bool[a3,a1] input\ntensor o0")
 
 

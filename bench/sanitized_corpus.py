@@ -1,0 +1,116 @@
+"""The kernels that ``bench/sanitize.py`` runs: some of every kind, as entries of the kernel replay have them.
+
+Of the replay's groups a part (goldens, programs of the search at full size, random ones, rows of the speed
+table, kernels of models, sizes that a run gives); products and attention by wgmma; packed weights by
+streaming, mma and wgmma; a row that is written in place.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
+
+from replay_record import read_record
+from warpgroup_attention import CASES, SMALL
+
+from mirage_onnx.ir import KernelParams, UGraph, parse_ugraph
+from mirage_onnx.ir.region import Region
+from mirage_onnx.superopt.warpgroup_chains import chained_points
+from mirage_onnx.target import H100
+
+#: Of a group of the replay: every so manieth entry, and how many.
+PARTS = {
+  "goldens": (1, 21), "programs": (4, 40), "graphs": (2, 19), "random": (6, 60), "speed": (4, 18),
+  "models": (2, 32), "runtime": (8, 20),
+}  # fmt: skip
+#: Bytes of memory that a program may want: what sanitizers watch is slow, and size shows nothing new.
+MOST_BYTES = 400e6
+#: Cases of ``warpgroup_attention`` at full size, and sets of numbers of each.
+LARGE, POINTS = ("8x12x512x64 add", "16x12x197x64", "1x12x1500x64"), 2
+
+
+@dataclass(frozen=True)
+class Subject:
+  """A program with numbers. ``shared``: outputs in the memory of inputs, by name."""
+
+  name: str
+  graph: UGraph
+  params: tuple[KernelParams, ...]
+  extents: Mapping[str, int]
+  runtime: frozenset[str] = frozenset()
+  shared: Mapping[str, str] = field(default_factory=dict)
+
+
+def _replayed():
+  for group, (step, most) in PARTS.items():
+    entries = [e for e in read_record(groups=(group,)) if all(":" not in m.split(" ")[0] for m in e.made)]
+    for e in entries[::step][:most]:
+      params = tuple(KernelParams.from_text(p) for p in e.params)
+      yield Subject(e.name, parse_ugraph(e.graph), params, e.extents, frozenset(e.runtime))
+
+
+def _by_wgmma():
+  from tests.codegen.tiled.test_warpgroup import COMPILED, RUN, STANDING
+
+  few = {f"standing {i}": c for i, c in enumerate(STANDING)}
+  for name, c in {**RUN, **few, **{f"compiled {n}": c for n, c in COMPILED.items()}}.items():
+    yield Subject(f"wgmma/{name}", c.graph, c.params, c.extents)
+
+
+def _attention():
+  for name, case in {**SMALL, **{n: CASES[n] for n in LARGE}}.items():
+    graph = parse_ugraph(case.text)
+    tensors = {t.name: t for t in graph.tensors}
+    for i, (_, p) in enumerate(chained_points(graph.kernels[0], tensors, case.extents, H100, POINTS)):
+      yield Subject(f"attention/{name}.{i}", graph, (p,), case.extents)
+
+
+def _searched(name, region: Region):
+  from small_models import search_region
+
+  found = search_region(region).candidates
+  families = {c.candidate.params[0].instruction: c.candidate for c in reversed(found)}
+  for kind, c in families.items():
+    yield Subject(f"packed/{name}.{kind or 'first'}", c.ugraph, c.params, region.extents)
+
+
+def _packed():
+  from packed_models import product, residual
+  from small_models import region_of
+
+  from tests.codegen.tiled.test_widened import MODELS, POINTS, graph_of, numbers
+
+  for name, (made, how) in MODELS.items():
+    region = region_of(made(**how))
+    graph = graph_of(region)
+    point = next(p for p in POINTS if p[0] <= how["n"] and p[1] <= how["rows"] and not how["k"] % p[2])
+    yield Subject(f"packed/{name}", graph, (numbers(graph, region, *point),), region.extents)
+  for rows in (1, 8):
+    yield from _searched(f"{rows} rows", region_of(product(rows=rows, k=512, n=256, zero=True)))
+  yield from _searched("residual", region_of(residual(rows=4, k=256, n=192)))
+
+
+def _in_place():
+  from tests.codegen.test_in_place import ROWS, TEXT, WIDTH
+
+  graph, params = parse_ugraph(TEXT), (KernelParams((8,), warps=2),)
+  for shared in ({"o0": "i3"}, {}):
+    yield Subject(f"in place/{len(shared)}", graph, params, {"a0": ROWS, "a1": WIDTH}, shared=shared)
+
+
+def _alike():
+  from tests.codegen.tiled.test_alike import BY_WGMMA, GRAPH, SIZES
+
+  large = {**SIZES, "a0": 1600, **dict.fromkeys(("a2", "a3", "a4"), 456)}
+  params = (BY_WGMMA, *(replace(BY_WGMMA, beside=True) for _ in GRAPH.kernels[1:]))
+  for name, sizes in (("tiles", SIZES), ("standing", large)):
+    yield Subject(f"one launch/{name}", GRAPH, params, sizes)
+
+
+def subjects():
+  """All, in an order that does not change."""
+  for part in (_by_wgmma, _attention, _in_place, _packed, _replayed, _alike):
+    yield from part()
