@@ -1,10 +1,6 @@
 """Block graph -> CUDA text: chooses the form of the kernel from its thread graph."""
 
-<<<<<<< HEAD
-from collections.abc import Mapping
-=======
-from collections.abc import Callable, Mapping, Sequence
->>>>>>> 157ced8
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -90,43 +86,20 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
 
 
 def _emit(
-<<<<<<< HEAD
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-) -> KernelSource:
-  special = special_kind(kernel) if params.instruction == "mma" else None
-=======
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
   beside: Sequence[Kernel],
 ) -> KernelSource:  # fmt: skip
-  special = special_emitter(kernel) if params.instruction == "mma" else None
->>>>>>> 157ced8
+  special = special_kind(kernel) if params.instruction == "mma" else None
   few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
   if few_bits and special is not StreamGraph and params.instruction == "mma":
     why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
     raise RejectionError("EMIT_UNSUPPORTED", why)
-<<<<<<< HEAD
-  if special is not None:
-    emit = emit_streaming if special is StreamGraph else emit_row
-=======
   if special is not None and not beside:
->>>>>>> 157ced8
+    emit = emit_streaming if special is StreamGraph else emit_row
     try:
       return emit(graph, kernel, params, extents, target)
     except RejectionError as error:
       # What is wrong with an ill-formed graph, the special form says best.
       if few_bits or error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
         raise
-<<<<<<< HEAD
-  return emit_tiled(graph, kernel, params, extents, target)
-=======
   return emit_tiled(graph, kernel, params, extents, target, beside)
-
-
-def special_emitter(kernel: Kernel) -> Callable[..., KernelSource] | None:
-  """The form that such a kernel has if its layouts and numbers are those of the form."""
-  if any(op.op == "matmul" and op.phase is Phase.LOOP for op in kernel.ops):
-    return emit_streaming
-  if kernel.loop is None and not any(op.op == "matmul" for op in kernel.ops):
-    return emit_row
-  return None
->>>>>>> 157ced8
