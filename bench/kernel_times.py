@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from replay_record import FOLDER, read_group
 
 from mirage_onnx.codegen import compile_cubin, emit_kernel
+from mirage_onnx.codegen.emit import touched_bytes
 from mirage_onnx.cost.counts import BlockCounts, counts_of
 from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.cost.tiled_expected import expected_tiled_us
@@ -44,7 +45,7 @@ from mirage_onnx.tune.measure import gpu_of
 SAMPLES = 5
 #: Memory of a kernel's tensors beyond which it is left out.
 MOST_BYTES = 8 << 30
-COLUMNS = ("kernel", "kind", "us", "counted_us", "expected_us", *BlockCounts.names())
+COLUMNS = ("kernel", "kind", "us", "counted_us", "expected_us", "dram_bytes", *BlockCounts.names())
 
 
 def every_kernel(groups):
@@ -81,12 +82,13 @@ def build(target, work):
     source = emit_kernel(graph, kernel, params, extents, target)
     threads = lowered(graph, kernel, params, extents, target)
     us = predicted(graph, graph.kernels[at], params, extents, target)
+    moved = touched_bytes(graph, graph.kernels[at], extents)
     cubin = compile_cubin(source.text, target, name="k")
   except RejectionError as error:
     return str(error.rejection.code)
   except ZeroDivisionError:  # numbers that no solver gives
     return "no prediction"
-  row = (f"{entry.name}.k{at}", type(threads).__name__, *us, *asdict(counts_of(threads)).values())
+  row = (f"{entry.name}.k{at}", type(threads).__name__, *us, moved, *asdict(counts_of(threads)).values())
   return graph, extents, source, cubin, row
 
 

@@ -82,6 +82,18 @@ def test_no_fused_operator_names():
   assert found == []
 
 
+def test_lowering_and_costs_have_no_text():
+  """What of a kernel is C++ stands in codegen: below it there are no calls, no types, no writer."""
+  text = re.compile(r"ptx::|::\w+\(|const int |float\* |\.cuda\b|\bWriter\b")
+  found = []
+  for path in repository_files():
+    parts = path.relative_to(ROOT).parts
+    if parts[0] == "mirage_onnx" and parts[1] in ("lower", "cost"):
+      found += [f"{name(path)}: {line}" for line in path.read_text().splitlines() if text.search(line)]
+  assert found == []
+  assert text.search('f"const int {name} = ptx::warp();"')
+
+
 def test_error_page_is_current():
   text = write_error_docs.PAGE.read_text()
   assert text == write_error_docs.page(), "run python scripts/write_error_docs.py"

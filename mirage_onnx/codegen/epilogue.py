@@ -52,11 +52,11 @@ class Epilogue:
     place = total(times(i, acc.pitch) if acc.form is AccumulatorForm.MMA else i, column)
     name = self.homes[acc.index]
     if not self.behind.reduced:
-      kind = f"{acc.rule}, {self.warps}, {acc.floats}"
+      kind = f"{acc.merge.cuda}, {self.warps}, {acc.floats}"
       return f"parts_reduce<{kind}>({total(name, place)})"
     if self.cluster == 1 or acc in self.behind.everywhere:
       return f"{name}[{place}]"
-    return f"cluster_reduce<{acc.rule}, {self.cluster}>({total(name, place)})"
+    return f"cluster_reduce<{acc.merge.cuda}, {self.cluster}>({total(name, place)})"
 
   def _staged_element(self, index: int, at: Place) -> str | None:
     """A staged value at a place of the tile; None if it is not there (yet)."""
@@ -106,7 +106,7 @@ class Epilogue:
   def _gather(self, acc: Accumulator) -> None:
     """The sum over the warps, in place."""
     name = self.homes[acc.index]
-    call = f"parts_reduce<{acc.rule}, {self.warps}, {acc.floats}>"
+    call = f"parts_reduce<{acc.merge.cuda}, {self.warps}, {acc.floats}>"
     with self._places(acc) as e:
       self.writer.line(f"{name}[{e}] = {call}({name} + {e});", acc.index)
 
@@ -114,7 +114,7 @@ class Epilogue:
     """The sum over the cluster, to a tile of its own."""
     part, name = self.homes[acc.index], self._tile(f"all{acc.index}")
     with self._places(acc) as e:
-      call = f"cluster_reduce<{acc.rule}, {self.cluster}>"
+      call = f"cluster_reduce<{acc.merge.cuda}, {self.cluster}>"
       self.writer.line(f"{name}[{e}] = {call}({part} + {e});", acc.index)
     self.homes[acc.index] = name
 

@@ -13,6 +13,7 @@ from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.packed_operands import statement
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.ir.block_ops import MAX, SUM
 from mirage_onnx.ir.ugraph import BlockOp
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.constant import constant
@@ -102,7 +103,7 @@ class LoopEmitter:
     dims = subscript([str(count) for _, count in acc.tiles])
     dims += "[4]" if acc.form is AccumulatorForm.MMA else ""
     name = f"acc{acc.index}"
-    if acc.rule == "Sum":
+    if acc.merge is SUM:
       self.writer.line(f"float {name}{dims} = {'{}' if dims else '0.0f'};")
       return
     self.writer.line(f"float {name}{dims};")
@@ -221,8 +222,8 @@ class LoopEmitter:
     with self.writer.loops((*acc.tiles, ("j", 8))) as (*indices, j):
       element = self._operand(source, self.ops[source], indices, j)
       slot = f"acc{acc.index}{subscript(indices)}"
-      update = f"{slot} = {acc.rule}::combine({slot}, {element});"
-      guard = acc.rule == "Max" and not self.plan.even
+      update = f"{slot} = {acc.merge.cuda}::combine({slot}, {element});"
+      guard = acc.merge is MAX and not self.plan.even
       self.writer.line(f"if ({self._live(j)}) {update}" if guard else update, acc.source)
 
   def _column(self, column: str, stage: str) -> None:
@@ -247,7 +248,7 @@ class LoopEmitter:
       self.ring.fetch(stage, refill.loads, ahead=True, tile=n)
 
   def _uses_left(self) -> bool:
-    return not self.plan.even and bool(self.steps.masked or any(a.rule == "Max" for a in self.accumulators))
+    return not self.plan.even and bool(self.steps.masked or any(a.merge is MAX for a in self.accumulators))
 
   def _rounds(self) -> None:
     plan, writer = self.plan, self.writer
@@ -321,4 +322,4 @@ class LoopEmitter:
       if acc.form is not AccumulatorForm.MMA:
         with self.writer.loops(acc.tiles) as indices:
           slot = f"acc{acc.index}{subscript(indices)}"
-          self.writer.line(f"{slot} = quad_reduce<{acc.rule}>({slot});", acc.index)
+          self.writer.line(f"{slot} = quad_reduce<{acc.merge.cuda}>({slot});", acc.index)

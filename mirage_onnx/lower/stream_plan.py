@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KernelParams, Layout, Phase
-from mirage_onnx.ir.block_ops import Kind, merge_of, of_kinds
+from mirage_onnx.ir.block_ops import Kind, Merge, merge_of, of_kinds
 from mirage_onnx.lower.forms import Form, Geometry, Side
 from mirage_onnx.lower.grid import AxisTile, Grid
 from mirage_onnx.lower.pieces import Piece
@@ -52,7 +52,7 @@ class Accumulator:
   source: int
   form: AccumulatorForm
   column: str | None
-  rule: str
+  merge: Merge
   row_tiles: int
   column_tiles: int
 
@@ -285,24 +285,24 @@ def _accumulator(plan: StreamPlan, index: int, op: BlockOp) -> Accumulator:
     raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {source.op!r}")
   if op.dtype is not DType.F32 or source.dtype is not DType.F32:
     raise RejectionError("EMIT_UNSUPPORTED", f"an accumulator is f32, not {op.dtype}")
-  rule = merge_of(op.op).cuda
+  merge = merge_of(op.op)
   if source.op == "matmul":
     a, b = operands(plan.kernel, source)
     column = plan.column_of(ops[a])
     tiles = (plan.tiles(ops[b])[0][1], plan.column_tiles(column))
-    return Accumulator(index, op.args[0], AccumulatorForm.MMA, column, rule, *tiles)
+    return Accumulator(index, op.args[0], AccumulatorForm.MMA, column, merge, *tiles)
   value = ops[source.args[0]]
   if source.reduced != (plan.depth,):
     raise RejectionError("EMIT_UNSUPPORTED", f"the loop reduces {source.reduced}")
   match value.layout:
     case Layout.B_FRAG:
       tiles = (plan.tiles(value)[0][1], 0)
-      return Accumulator(index, op.args[0], AccumulatorForm.ROW, None, rule, *tiles)
+      return Accumulator(index, op.args[0], AccumulatorForm.ROW, None, merge, *tiles)
     case Layout.A_FRAG:
       column = plan.column_of(value)
       tiles = (0, plan.column_tiles(column))
-      return Accumulator(index, op.args[0], AccumulatorForm.COLUMN, column, rule, *tiles)
+      return Accumulator(index, op.args[0], AccumulatorForm.COLUMN, column, merge, *tiles)
     case Layout.DEPTH:
-      return Accumulator(index, op.args[0], AccumulatorForm.UNIFORM, None, rule, 0, 0)
+      return Accumulator(index, op.args[0], AccumulatorForm.UNIFORM, None, merge, 0, 0)
     case _:
       raise RejectionError("LAYOUT", f"the loop reduces a value of layout {value.layout}")

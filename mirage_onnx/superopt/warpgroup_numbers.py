@@ -7,7 +7,7 @@ memory, all loads from L2, and what begins and ends every block. The constants a
 where a product is fastest (mean); the first point took 1.004 times as long as the fastest (geometric mean).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
@@ -86,9 +86,8 @@ def warpgroup_points(
   shape = Shape.of(kernel, tensors, extents) if WGMMA.name in target.instructions else None
   if shape is None:
     return ()
-  found = [(_time_us(kernel, tensors, extents, shape, p, target), p)
-           for p in _points(kernel, extents, shape, target)]  # fmt: skip
-  return tuple(sorted(found, key=lambda f: (f[0], f[1].to_text()))[:keep])
+  points = _points(kernel, extents, shape, target)
+  return fastest(lambda p: _time_us(kernel, tensors, extents, shape, p, target), points, keep)
 
 
 def _points(
@@ -149,10 +148,25 @@ def _time_us(
   begins = 1 if params.cluster == 1 else ceil(rounds / resident)
   ends_us = begins * BEGIN_US + rounds * END_US * rows * columns / 2**15
   compute_us = rounds * steps * step_us + ends_us
+  return whole_us(kernel, tensors, extents, compute_us, rows * columns, rounds, params, target)
+
+
+def whole_us(
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], compute_us: float,
+  tile: int, rounds: float, params: KernelParams, target: Target,
+) -> float:  # fmt: skip
+  """A launch whose blocks compute for so long, beside its memory; ranks exchange their ``tile`` elements."""
   dram = sum(prod(extents[a] for a in t.axes) * element_bytes(t)
              for n, t in tensors.items() if n in kernel.touched)  # fmt: skip
   memory_us = dram / (target.stream_tbps * 1e6) + BEGIN_US
-  shared = rows * columns * 4 * params.cluster
+  shared = tile * 4 * params.cluster
   exchange_us = CLUSTER_US + shared / DSMEM_BYTES_PER_US * rounds if params.cluster > 1 else 0.0
   body_us: float = (compute_us**4 + memory_us**4) ** 0.25
   return target.launch_us + body_us + exchange_us
+
+
+def fastest(
+  time_us: Callable[[KernelParams], float], points: Iterable[KernelParams], keep: int
+) -> tuple[tuple[float, KernelParams], ...]:
+  """The ``keep`` points that are predicted to be fastest, in us, best first."""
+  return tuple(sorted(((time_us(p), p) for p in points), key=lambda f: (f[0], f[1].to_text()))[:keep])

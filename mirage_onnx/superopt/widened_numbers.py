@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
-from mirage_onnx.cost.model import CLUSTER_US, element_bytes
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase
-from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, DSMEM_BYTES_PER_US, END_US, L2_TBPS
+from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, END_US, L2_TBPS, fastest, whole_us
 from mirage_onnx.target import Target
 
 #: Rows below which kernels that stream widen no weight twice.
@@ -83,9 +82,8 @@ def widened_points(
   shape = PackedShape.of(kernel, tensors, extents) if WGMMA.name in target.instructions else None
   if shape is None:
     return ()
-  found = [(_time_us(kernel, tensors, extents, shape, p, target), p)
-           for p in _points(kernel, extents, shape, target)]  # fmt: skip
-  return tuple(sorted(found, key=lambda f: (f[0], f[1].to_text()))[:keep])
+  points = _points(kernel, extents, shape, target)
+  return fastest(lambda p: _time_us(kernel, tensors, extents, shape, p, target), points, keep)
 
 
 def _points(
@@ -141,10 +139,4 @@ def _time_us(
   loaded_us = copied * step * target.multiprocessors / (L2_TBPS * 1e6)
   each_us = max(resident * max(mma_us, widen_us, loaded_us), alone_us)
   compute_us = whole * (steps * each_us + BEGIN_US + END_US * weights * rows / 2**15)
-  dram = sum(prod(extents[a] for a in t.axes) * element_bytes(t)
-             for n, t in tensors.items() if n in kernel.touched)  # fmt: skip
-  memory_us = dram / (target.stream_tbps * 1e6) + BEGIN_US
-  shared = weights * rows * 4 * params.cluster
-  exchange_us = CLUSTER_US + shared / DSMEM_BYTES_PER_US * whole if params.cluster > 1 else 0.0
-  body_us: float = (compute_us**4 + memory_us**4) ** 0.25
-  return target.launch_us + body_us + exchange_us
+  return whole_us(kernel, tensors, extents, compute_us, weights * rows, whole, params, target)

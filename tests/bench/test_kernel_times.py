@@ -25,7 +25,7 @@ def test_rows_have_all_columns(works, monkeypatch):
   for name, kind, *rest in rows:
     assert kind in ("StreamGraph", "RowGraph", "ThreadGraph"), name
     assert len((name, kind, 1.0, *rest)) == len(kernel_times.COLUMNS)
-    counts = BlockCounts(*rest[2:])
+    counts = BlockCounts(*rest[3:])
     assert counts.blocks > 0 < counts.loaded_bytes
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mirage_onnx.ir.block_ops import SUM
 from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm
 
 LANES = 32
@@ -45,7 +46,7 @@ def test_two_mmas_contract_a_step_of_32(rng):
 
 def test_accumulator_stores_hit_all_banks():
   for tiles in range(1, 9):
-    pitch = Accumulator(0, 0, AccumulatorForm.MMA, "a0", "Sum", 1, tiles).pitch
+    pitch = Accumulator(0, 0, AccumulatorForm.MMA, "a0", SUM, 1, tiles).pitch
     for row, column in ((0, 0), (1, 0), (0, 8), (1, 8)):
       words = {((2 * t + row) * pitch + g + column) % 32 for g in range(8) for t in range(4)}
       assert len(words) == LANES
