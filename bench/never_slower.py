@@ -5,9 +5,9 @@
 
 A seed is a model: one to four blocks of kinds that the importer makes regions of, of one type (fp16, bf16,
 fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at random (256 MB at most). It is
-optimized with default flags but for ``--budget`` in a process of its own, which times the model that is
-written beside its original (the gate: openings, Student's t), and then both are raced once more, apart
-from the gate's own samples. Of ``--jobs`` models one uses the GPU at a time (``tune.machine.gpu_alone``).
+optimized with default flags but for ``--budget``, which times the model that is written beside its original
+(the gate: openings, Student's t), and then both are raced once more, apart from the gate's own samples. Of
+``--jobs`` models, with two cores each, one runs on the GPU at a time (``tune.machine.gpu_alone``).
 ``--out`` gets a line a seed; seeds that it has already are passed over, so the same command goes on; seeds
 for which there is no time before ``--seconds`` are over are left for the next call. The last lines count what
 is slower than 0.99x with confidence (exit code 1 if any, or if one failed).
@@ -16,8 +16,11 @@ is slower than 0.99x with confidence (exit code 1 if any, or if one failed).
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -30,12 +33,14 @@ SLOWER = 0.99
 MORE_S = 90.0
 #: What became of a model.
 KINDS = ("replaced", "unchanged", "slower", "failed", "original fails")
+#: Seeds of one process, and its cores; others may have one of them, too.
+TOGETHER, CORES = 4, 2
 #: Seconds of the race after the gate's.
 RACE_S = 6.0
 
 
-def optimize_one(seed, o):
-  """The row of a seed."""
+def optimize_one(seed, o, racer):
+  """The row of a seed; ``racer``: what times the result in the end."""
   import numpy as np
   from random_model import draw
 
@@ -45,7 +50,7 @@ def optimize_one(seed, o):
   import onnx
 
   import mirage_onnx
-  from mirage_onnx.custom_op.race import Arm, Failed, Race, race
+  from mirage_onnx.custom_op.race import Arm, Failed, Race
   from mirage_onnx.events import StageEnded
 
   folder = o.work / str(seed)
@@ -60,10 +65,7 @@ def optimize_one(seed, o):
       stages[event.stage] = [round(event.seconds, 2), event.detail]
 
   target = "h200" if o.cpu else "local"
-  workers = max(1, (os.cpu_count() or 1) // o.jobs)
-  report = mirage_onnx.optimize(
-    source, output, target=target, budget_s=o.budget, workers=workers, emit=emit
-  ).report
+  report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
   row = {
     "seed": seed, **what, "optimize_s": round(time.monotonic() - start, 2), "stages": stages,
     "found": report["found"]["by_result"], "measured": report["measured"],
@@ -76,7 +78,7 @@ def optimize_one(seed, o):
     return row | {"result": "unchanged"}
   provider = "cpu" if o.cpu else "cuda"
   arms = (Arm(str(source)), Arm(str(output)))
-  found = race(Race(arms, ((0, 1),), RACE_S, 0.01, provider=provider, seed=seed))
+  found = racer(Race(arms, ((0, 1),), RACE_S, 0.01, provider=provider, seed=seed))
   if isinstance(found, Failed):  # what onnxruntime cannot run itself says nothing
     return row | {"result": "failed" if found.arm == 1 else "original fails", "reason": found.reason}
   rows = [
@@ -90,6 +92,55 @@ def optimize_one(seed, o):
   return row | {"result": "slower" if slower else "replaced", "race": rows, "launches": found.launches}
 
 
+def optimize_many(o):
+  """The rows of seeds, one after the other in this process: libraries are loaded once."""
+  from mirage_onnx.custom_op.race import Racer
+
+  os.sched_setaffinity(0, o.cores)
+  racer = Racer()
+  for seed in o.many:
+    if time.monotonic() > o.began + o.seconds:
+      break
+    print("BEGUN", seed, flush=True)
+    try:
+      row = optimize_one(seed, o, racer)
+    except Exception as error:
+      row = {"seed": seed, "result": "failed", "reason": f"{type(error).__name__}: {str(error)[-600:]}"}
+    print("RESULT", json.dumps(row), flush=True)
+  racer.close()
+  return 0
+
+
+def answers(seeds, cores, o):
+  """The rows of ``seeds`` as they come; of one at which its process ends, or hangs, that it failed."""
+  command = [
+    sys.executable, __file__, "--many", *map(str, seeds), "--cores", *map(str, cores),
+    "--budget", str(o.budget), "--work", str(o.work),
+    "--seconds", str(o.began + o.seconds - time.monotonic()),
+    *(["--cpu"] if o.cpu else []),
+  ]  # fmt: skip
+  errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+  process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+  at, timer = None, None
+  for line in process.stdout:
+    if line.startswith("BEGUN "):
+      at = int(line[6:])
+      timer = threading.Timer(o.budget + MORE_S, process.kill)
+      timer.start()
+    elif line.startswith("RESULT "):
+      timer.cancel()
+      at = None
+      yield json.loads(line[7:])
+  process.wait()
+  if at is not None:
+    timer.cancel()
+    errors.seek(0)
+    yield {
+      "seed": at, "result": "failed", "reason": f"exit {process.returncode}: {errors.read().strip()[-600:]}"
+    }  # fmt: skip
+  errors.close()
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   add = parser.add_argument
@@ -101,35 +152,33 @@ def main():
   add("--out", type=Path, default=ROOT / "bench" / "results" / "h100" / "never_slower.jsonl")
   add("--work", type=Path, default=Path("/tmp/never_slower"))
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
-  add("--one", type=int, help=argparse.SUPPRESS)
+  for name in ("--many", "--cores"):
+    add(name, type=int, nargs="*", default=[], help=argparse.SUPPRESS)
   o = parser.parse_args()
-  if o.one is not None:
-    print("RESULT", json.dumps(optimize_one(o.one, o)), flush=True)
-    return 0
+  o.began = time.monotonic()
+  if o.many:
+    return optimize_many(o)
   from kept_rows import kept_rows
 
+  cores = sorted(os.sched_getaffinity(0))
+  free = [[cores[(CORES * k + j) % len(cores)] for j in range(CORES)] for k in range(o.jobs)]
+
   def ask(batch):
-    import shutil
+    mine = free.pop()
+    left = list(batch)
+    count = 0
+    while len(left) != count and time.monotonic() < end:
+      count = len(left)
+      for row in answers(left, mine, o):
+        left.remove(row["seed"])
+        shutil.rmtree(o.work / str(row["seed"]), ignore_errors=True)
+        print(line_of(row), flush=True)
+        yield row
+    free.append(mine)
 
-    for seed in batch:
-      command = [
-        sys.executable, __file__, "--one", str(seed), "--budget", str(o.budget), "--work", str(o.work),
-        "--jobs", str(o.jobs), *(["--cpu"] if o.cpu else []),
-      ]  # fmt: skip
-      try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=o.budget + MORE_S)
-        out, tail = done.stdout, f"exit {done.returncode}: {done.stderr.strip()[-600:]}"
-      except subprocess.TimeoutExpired:
-        out, tail = "", f"ended after {o.budget + MORE_S:.0f} s"
-      found = [line[7:] for line in out.splitlines() if line.startswith("RESULT ")]
-      row = json.loads(found[-1]) if found else {"seed": seed, "result": "failed", "reason": tail}
-      shutil.rmtree(o.work / str(seed), ignore_errors=True)
-      print(line_of(row), flush=True)
-      yield row
-
-  end = time.monotonic() + o.seconds
+  end = o.began + o.seconds
   seeds = range(o.first, o.first + o.seeds)
-  rows = kept_rows(seeds, o.out, ask, jobs=o.jobs, together=1, deadline=end)
+  rows = kept_rows(seeds, o.out, ask, jobs=o.jobs, together=TOGETHER, deadline=end)
   counts = {
     kind: sum(r["result"] == kind for r in rows) for kind in ("replaced", "unchanged", "slower", "failed")
   }

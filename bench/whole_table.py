@@ -11,6 +11,7 @@ not what the records give.
 import argparse
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -22,7 +23,16 @@ BEGIN, END = "<!-- whole: python bench/whole_table.py -->", "<!-- end of whole -
 FOLDERS = {"NVIDIA H200": "h200", "NVIDIA H100": "h100"}
 #: Since then nothing is contracted to fused multiply-adds (commit 5482d51).
 UNCONTRACTED = "2026-11-25T12:26:58+00:00"
-HEAD = ("model", "onnxruntime", "predicted", "speedup", "measured", "speedup", "optimized in")
+HEAD = (
+  "model",
+  "onnxruntime",
+  "predicted",
+  "speedup",
+  "measured",
+  "speedup",
+  "prediction off by",
+  "optimized in",
+)
 
 
 def read(path):
@@ -67,7 +77,7 @@ def table(rows):
     cells = [model, original]
     for arm in ("predicted", "measured"):
       cells += [_time(arms.get(arm)), _ratio(arms.get(arm))]
-    lines.append("| " + " | ".join([*cells, _seconds(arms)]) + " |")
+    lines.append("| " + " | ".join([*cells, _error(arms), _seconds(arms)]) + " |")
   return lines
 
 
@@ -86,6 +96,16 @@ def _ratio(row):
   if not row["custom_nodes"]:
     return "1 (as it was)"
   return f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _error(arms):
+  """How far the predicted time of the written model is from its own; else of its kernels: median, worst."""
+  row = arms.get("predicted") or {}
+  if "ratio" in row and "after_us" in (row.get("predicted") or {}):
+    return f"{row['predicted']['after_us'] / row['optimized_us'] - 1:+.0%}"
+  kernels = [r for r in (arms.get("measured") or {}).get("replaced", ()) if r.get("measured_us")]
+  off = sorted((r["predicted_us"] / r["measured_us"] - 1 for r in kernels), key=abs)
+  return f"kernels {statistics.median(off):+.0%} ({off[-1]:+.0%})" if off else "-"
 
 
 def _seconds(arms):

@@ -273,8 +273,9 @@ def _gate(run: Run, source: Path | None, end: float, began: float) -> Gate | Non
   if source is None or not run.chosen:
     return None
   from mirage_onnx.racing import Gate
+  from mirage_onnx.rewrite.kept_races import KeptRacer
 
-  return Gate(str(source), run.points, end, began=began)
+  return Gate(str(source), run.points, end, timer=KeptRacer.of_user(), began=began)
 
 
 def present_target() -> Target | None:

@@ -53,8 +53,12 @@ def search_outcomes(
   *,
   workers: int | None = None,
   tell: Callable[[Outcome], None] | None = None,
+  preferred: Callable[[], Sequence[str]] = tuple,
 ) -> dict[str, Outcome]:
-  """All of ``outcomes`` that are not refused, searched; ``tell`` is told each as soon as it is known."""
+  """All of ``outcomes`` that are not refused, searched; ``tell`` is told each as soon as it is known.
+
+  ``preferred``: the keys of what is most wanted, asked whenever a worker is free.
+  """
   terms, found = TermChecks(), dict(outcomes)
   for key, o in outcomes.items():
     if o.rejection is None:
@@ -86,9 +90,11 @@ def search_outcomes(
   regions = [found[k].region for k in todo]
   setting.hooks.emit(events.RegionsStarted("superopt", tuple((r.key, r.nodes) for r in regions)))
   more = [unlike([c.region for c in found[k].instances], weights) for k in todo]
+  place = {key: i for i, key in enumerate(todo)}
   search_all(
-    loaded, regions, setting, workers=workers, done=done, twins=more, weights=weights, in_order=tell is None
-  )
+    loaded, regions, setting, workers=workers, done=done, twins=more, weights=weights, in_order=tell is None,
+    preferred=lambda: [place[key] for key in preferred() if key in place],
+  )  # fmt: skip
   return found
 
 

@@ -56,7 +56,7 @@ def tune(
   path, sizes = Path(model), checked_sizes(shapes or {})
   check_file(path)
   from mirage_onnx.custom_op.model_nodes import ModelFile
-  from mirage_onnx.custom_op.race import race
+  from mirage_onnx.custom_op.race import Racer
   from mirage_onnx.custom_op.target_view import suffixes_of
   from mirage_onnx.racing import Gate
   from mirage_onnx.report.optimize_report import measured_report
@@ -81,7 +81,7 @@ def tune(
   groups = groups_of(file, {name: saved_us(record, place) for name, place in places.items()})
   every = frozenset(o for n in nodes for o in n.outputs)
   end = start + (BUDGET_S if budget_s is None else budget_s)
-  gate = Gate(str(path), points, end, timer=timer or race, bodies=every, began=start)
+  gate = Gate(str(path), points, end, timer=timer or Racer(), bodies=every, began=start)
 
   def measured() -> MeasuredReport:
     found = measured_report(gate) or {"rows": [], "note": "onnxruntime could not run its kernels"}
@@ -91,7 +91,11 @@ def tune(
     gone = {places[n.name]: dropped[g.key] for g in groups if g.key in dropped for n in g.nodes}
     keep(new, without(record, gone), measured())
 
-  found = retuned(path, file, groups, gate, check=check, noted=noted)
+  gate.begin()
+  try:
+    found = retuned(path, file, groups, gate, check=check, noted=noted)
+  finally:
+    gate.close()
   note, lock = "", path.with_name(f"{path.name}.lock")
   if found.dropped and lock.exists():
     with suppress(OSError):

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,8 @@ from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import Matches, RegionCandidate, find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.rewrite.replacement import NAME_POOL
-from mirage_onnx.superopt.hooks import Hooks, never
+from mirage_onnx.stages import search_hooks, stage
+from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranking_table, with_floors
@@ -116,6 +118,7 @@ class Run:
 
   ``node_us``: times of nodes in ONNX Runtime, ``times`` of the whole; ``points``: the declared sizes.
   ``others``: what the model has for further targets.
+  ``rival``: another choice, where kernels were measured: that of predictions (``tune/rival.py``).
   """
 
   model: onnx.ModelProto
@@ -127,6 +130,7 @@ class Run:
   times: ModelTimes | None = None
   points: tuple[Mapping[str, int], ...] = ({},)
   others: tuple[OtherTarget, ...] = ()
+  rival: tuple[Chosen, ...] = ()
 
   def counts(self) -> Counter[str]:
     """Region key -> replaced instances."""
@@ -140,9 +144,9 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
   budget = Budget(start, options.budget_s, options.measure, stored)
   emit = events.one_at_a_time(emit)
   emit(events.RunStarted(options.budget_s, time.monotonic() - start))
-  with _stage(emit, "importer"):
+  with stage(emit, "importer"):
     program = import_model(loaded)
-  with _stage(emit, "match"):
+  with stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
     timed = options.measure or options.lock is not None
     limits = replace(TILED if options.tiled else Limits(), single=options.every, reductions=timed)
@@ -179,6 +183,7 @@ def _optimized(
   emit: events.Emit,
 ) -> Run:
   """The stages behind match."""
+  from mirage_onnx.failures import guarded
   from mirage_onnx.judging import Judge, search_outcomes
   from mirage_onnx.rewrite.apply import apply
   from mirage_onnx.rewrite.turned import held
@@ -187,37 +192,43 @@ def _optimized(
   from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.instances import InstanceChecks
   from mirage_onnx.tune.realise import realise
+  from mirage_onnx.tune.rival import predicted_choice
   from mirage_onnx.verify.weights import ModelWeights
 
   begun, said, detail = time.monotonic(), list[str](), list[str]()
   dynamic, weights = _dynamic(program, declared, options), ModelWeights(loaded)
   judge = Judge(dynamic, options.searched_margin, options.measure)
 
-  def searched(tell: Callable[[Outcome], None] | None, left: Callable[[], bool]) -> dict[str, Outcome]:
-    stop = lambda: Stop.INTERRUPTED if left() else options.stop()  # noqa: E731
-    with _hooks(options, stop, emit, said) as hooks:
+  def searched(tell: Callable[[Outcome], None] | None, asks: Arriving | None) -> dict[str, Outcome]:
+    stop = lambda: Stop.INTERRUPTED if asks and asks.is_left else options.stop()  # noqa: E731
+    with search_hooks(options.journal, options.target, options.bound, stop, emit, said) as hooks:
       setting = Setting(options.target, options.bound, budget.search, hooks)
-      return search_outcomes(loaded, outcomes, setting, judge, weights, workers=options.workers, tell=tell)
+      return search_outcomes(
+        loaded, outcomes, setting, judge, weights, workers=options.workers, tell=tell,
+        preferred=lambda: asks.preferred if asks else (),
+      )  # fmt: skip
 
   with ExitStack() as stages, ExitStack() as threads:
-    stages.enter_context(_stage(emit, "superopt", said))
+    stages.enter_context(stage(emit, "superopt", said))
 
     def over() -> None:
       stages.close()
-      stages.enter_context(_stage(emit, "tune", detail))
+      stages.enter_context(stage(emit, "tune", detail))
 
     arriving: Arriving | None = None
     if options.measure:  # what is found is timed while others are searched
       arriving = threads.enter_context(Arriving(searched, over))
     else:
-      outcomes = searched(None, lambda: False)
+      outcomes = searched(None, None)
       over()
-    alone = alone_us(program.sized(declared.typical), options.target)
+    alone, checked = (
+      alone_us(program.sized(declared.typical), options.target), InstanceChecks.of_user(weights)
+    )  # fmt: skip
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
       measure=options.measure, tries=options.tries, dynamic=dynamic,
-      instances=InstanceChecks.of_user(weights), alone=alone, emit=emit,
+      instances=checked, alone=alone, emit=emit,
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
@@ -225,14 +236,25 @@ def _optimized(
       patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
-  with _stage(emit, "rewrite"):
+    rival: tuple[Chosen, ...] = ()
+    if options.measure and chosen and options.stop() is None:
+      predicted = partial(
+        predicted_choice, program, outcomes, node_us, alone, options.margin,
+        until=budget.checks, instances=checked, dynamic=dynamic,
+      )  # fmt: skip
+      made = guarded("choice by prediction", (), predicted)
+      rival = () if isinstance(made, Rejection) else made
+  with stage(emit, "rewrite"):
     kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
     done = apply(loaded, kernels, options.target, pool=options.pool)
     replaced = tuple(chosen[i] for i in done.used)
     outcomes = _left(outcomes, chosen, replaced, done.refused)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
   times = _times(program, replaced, node_us, options)
-  return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points)
+  same = {(c.nodes, o.region.key) for c, o in rival} == {(c.nodes, o.region.key) for c, o in replaced}
+  return Run(
+    model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=() if same else rival
+  )
 
 
 def _replayed(
@@ -245,13 +267,13 @@ def _replayed(
 
   assert options.lock is not None
   program, weights = found.program, ModelWeights(loaded)
-  with _stage(emit, "lock"):
+  with stage(emit, "lock"):
     look = Emulated(options.target, options.budget_s) if options.emulate else None
     chosen, outcomes = replayed(
       program, found.matches, found.outcomes, options.lock, options.target, weights, look, emit
     )
     outcomes = _dynamic(program, declared, options).with_all_points(outcomes)
-  with _stage(emit, "rewrite"):
+  with stage(emit, "rewrite"):
     run = with_these(replace(found, chosen=chosen, outcomes=outcomes), loaded, options, range(len(chosen)))
   return replace(run, times=_times(program, run.chosen, run.node_us, options))
 
@@ -300,6 +322,13 @@ def with_these(run: Run, loaded: LoadedModel, options: Options, some: Sequence[i
   return replace(run, model=model, chosen=left, times=times, others=others)
 
 
+def with_rival(run: Run, loaded: LoadedModel, options: Options) -> Run:
+  """``run`` with its other choice in place of its own."""
+  outcomes = dict(run.outcomes) | {o.region.key: o for _, o in run.rival}
+  other = replace(run, chosen=run.rival, rival=(), outcomes=outcomes)
+  return with_these(other, loaded, options, range(len(other.chosen)))
+
+
 def refused(run: Run, before: Run, failed: Mapping[int, Rejection]) -> Run:
   """``run``, which replaces less than ``before``: ``failed`` says by instance why."""
   return replace(run, outcomes=_left(dict(run.outcomes), before.chosen, run.chosen, failed))
@@ -339,37 +368,6 @@ def _left(
     else:
       outcomes[key] = replace(outcomes[key], rejection=refusal)
   return outcomes
-
-
-@contextmanager
-def _stage(emit: events.Emit, name: str, detail: Sequence[str] = ()) -> Iterator[None]:
-  """A stage with what it has to say in the end."""
-  start = time.monotonic()
-  emit(events.StageStarted(name))
-  yield
-  emit(events.StageEnded(name, time.monotonic() - start, "; ".join(detail)))
-
-
-@contextmanager
-def _hooks(
-  options: Options, stop: Callable[[], Stop | None], emit: events.Emit, detail: list[str]
-) -> Iterator[Hooks]:
-  """What the search is connected to; a journal that cannot be used, or written, is a warning."""
-  with ExitStack() as stack:
-    if options.journal is None:
-      yield Hooks(stop=stop, emit=emit)
-      return
-    from mirage_onnx.searching import open_journal
-
-    journal = open_journal(options.journal, options.target, options.bound)
-    stack.enter_context(journal)
-    if journal.notice is not None:
-      emit(events.Warned(journal.notice))
-    if journal.known:
-      detail.append(f"goes on from {journal.known} finished steps in {options.journal}")
-    yield Hooks(journal, stop, emit)
-    if journal.failure is not None:
-      emit(events.Warned(journal.failure))
 
 
 def _refused(

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Times, race
+from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Racer, Times
 from mirage_onnx.pipeline import Run
 from mirage_onnx.tune.gate import Gain, is_faster, to_drop
 from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, spent
@@ -28,6 +28,9 @@ FIRST_S = 10.0
 LEFT_OUT, LEFT_OUT_S = 0.15, 10.0
 #: Of the chance of a wrong answer, what leaving out a group may have: a harmless region would go.
 DROP_ALPHA = 0.05
+#: What was so many times as fast alone is not doubted where the whole is faster: a question takes ten
+#: seconds, and of nine groups of two BERTs that were left out in turn on an H100 none was harmful.
+SURE = 1.4
 
 
 class EarlierStaysError(Exception):
@@ -48,7 +51,7 @@ class Gate:
   original: str
   points: tuple[Mapping[str, int], ...]
   end: float
-  timer: Callable[[Race], Times | Failed] = race
+  timer: Callable[[Race], Times | Failed] = field(default_factory=Racer)
   rows: tuple[Raced, ...] = ()
   note: str = ""
   bodies: frozenset[str] = frozenset()
@@ -58,6 +61,16 @@ class Gate:
   _patient_until: float | None = None
   _questions: int = 0
   _looked: set[str] = field(default_factory=set)
+
+  def begin(self) -> None:
+    """Let what times get ready."""
+    if isinstance(self.timer, Racer):
+      self.timer.begin()
+
+  def close(self) -> None:
+    """End what times; it would begin again."""
+    if isinstance(self.timer, Racer):
+      self.timer.close()
 
   def _over(self, faster: bool) -> bool:
     """Whether nothing more is left out to see what it does: sooner where the result may stay as it is."""
@@ -72,18 +85,28 @@ class Gate:
     Raises:
         EarlierStaysError: ``earlier`` is faster.
     """
-    dropped = self.losers(Arm(str(new)), _groups(run))
+    dropped = self.losers(Arm(str(new)), _groups(run), _sure(run))
     if not dropped and self.earlier is not None:
       found = self._ask((Arm(str(self.earlier)), Arm(str(new))), ((0, 1),), DROP_ALPHA)
       if isinstance(found, Times) and min((r.speedups[0].mean for r in found.rows), default=1.0) < 1:
         raise EarlierStaysError
     return dropped
 
-  def losers(self, result: Arm, groups: Mapping[str, frozenset[str]]) -> dict[str, str]:
+  def prefers(self, other: Path, new: Path) -> bool:
+    """Whether ``other`` is faster than ``new``: somewhere with confidence, and on the whole."""
+    if time.monotonic() > self.end:
+      return False
+    found = self._ask((Arm(str(new)), Arm(str(other))), ((0, 1),), DROP_ALPHA, time.monotonic())
+    return isinstance(found, Times) and Gain(tuple(r.speedups[0] for r in found.rows)).is_harmful
+
+  def losers(
+    self, result: Arm, groups: Mapping[str, frozenset[str]], sure: Container[str] = ()
+  ) -> dict[str, str]:
     """Keys of ``groups`` that have to go from ``result``, each with the reason; none: it may stay as it is.
 
     ``groups``: key -> outputs of its custom nodes, in which ``result`` has kernels; what should save the
-    least first.
+    least first. ``sure``: those that won by much alone; of a result that is faster they are not left out in
+    turn.
     """
     original = Arm(self.original, self.bodies)
     found = self._ask((original, result), ((0, 1),), spent(ALPHA, self._questions), most_s=WHOLE_S)
@@ -108,7 +131,7 @@ class Gate:
       return {key: Gain(tuple(r.speedups[k] for r in rows)) for k, key in enumerate(some)}
 
     # What was worth its place in a larger result is not asked about again.
-    asked = tuple(key for key in groups if not faster or key not in self._looked)
+    asked = tuple(key for key in groups if not faster or (key not in self._looked and key not in sure))
     keys = to_drop(asked, without, batch=BATCH, over=lambda: self._over(faster), faster=faster)
     how = "the whole model was measured faster without it" if faster else _why(found.rows)
     return dict.fromkeys(keys, how)
@@ -154,6 +177,12 @@ def _why(rows: Sequence[Raced]) -> str:
     f"{known if _is_unsure(rows) else slow}: {s.mean:.3f}x ({s.low:.3f} to {s.high:.3f}, "
     f"{s.openings} openings, {worst.how}{at})"
   )
+
+
+def _sure(run: Run) -> frozenset[str]:
+  """The keys of regions whose kernels were measured ``SURE`` times as fast as ONNX Runtime's."""
+  measured = {o.region.key: o.measured for _, o in run.chosen}
+  return frozenset(key for key, m in measured.items() if m and m.ort_us >= SURE * m.kernel_us)
 
 
 def _groups(run: Run) -> dict[str, frozenset[str]]:

@@ -31,15 +31,12 @@ from mirage_onnx.events import Emit, Event, WorkEnded, WorkStarted
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.inline import outside
-from mirage_onnx.ir import Candidate, ugraph_extents
 from mirage_onnx.ir.region import Region
-from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.source_digest import PROOF_SOURCES, source_digest
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
-from mirage_onnx.superopt.journal_lines import UNREADABLE
-from mirage_onnx.superopt.kept_results import KeptResults
+from mirage_onnx.superopt.kept_results import KeptResults, are_of
 from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
 from mirage_onnx.superopt.result import SearchBound, SearchReport, SearchResult, Stop, Verify
 from mirage_onnx.superopt.search import search
@@ -140,8 +137,11 @@ def search_all(
   twins: Sequence[tuple[Region, ...]] = (),
   weights: ModelWeights | None = None,
   in_order: bool = True,
+  preferred: Callable[[], Sequence[int]] = tuple,
 ) -> None:
   """Search every region; ``done`` is told each result, ``in_order`` of the regions or as they come.
+
+  ``preferred``: asked whenever a worker is free; the places of what is most wanted then.
 
   What an earlier run found for a region and its weights is taken from the cache folder. ``twins``: of
   each region other instances. A program that is safe for some of them only may be among the results,
@@ -157,7 +157,7 @@ def search_all(
       # What is found depends on the weights of the twins too.
       digests[i] = " ".join(map(weights.digest, (region, *own[i])))
       found = kept.get(region, digests[i], seconds)
-      if found is not None and _are_of(region, [v.candidate for v in found.candidates]):
+      if found is not None and are_of(region, [v.candidate for v in found.candidates]):
         known[i] = found
   left = [i for i in range(len(regions)) if i not in known]
   told = 0
@@ -183,20 +183,9 @@ def search_all(
       keep(n, _stopped(setting.hooks.stop() or Stop.BUDGET))
   elif left:
     rest, others = [regions[i] for i in left], [own[i] for i in left]
-    _search_rest(loaded, rest, others, setting, weights, workers, keep, beside=not in_order)
-
-
-def _are_of(region: Region, candidates: Sequence[Candidate]) -> bool:
-  """Whether kept candidates could be programs of the region: their file may have been edited."""
-  graphs = {id(c.ugraph): c.ugraph for c in candidates}  # many have the same one with other numbers
-  try:
-    if any(check_ugraph(g) or check_interface(region, g) for g in graphs.values()):
-      return False
-    for c in candidates:
-      ugraph_extents(c.ugraph, c.params, region.extents)
-  except UNREADABLE:
-    return False
-  return True
+    place = {i: n for n, i in enumerate(left)}
+    first = lambda: [place[i] for i in preferred() if i in place]  # noqa: E731
+    _search_rest(loaded, rest, others, setting, weights, workers, keep, not in_order, first)
 
 
 def _kept_setting(setting: Setting) -> dict[str, str]:
@@ -213,6 +202,7 @@ def _search_rest(
   workers: int | None,
   done: Callable[[int, SearchResult], None],
   beside: bool,
+  preferred: Callable[[], Sequence[int]],
 ) -> None:
   """Search every region; ``beside``: in workers whose work waits for that of others.
 
@@ -307,6 +297,14 @@ def _search_rest(
   there = unless_stopped(unless_failed(ask))
   one_at_a_time = threading.Lock()
 
+  ended = threading.Event()
+
+  def search_some() -> None:
+    while not ended.is_set() and (i := shared.take(preferred())) is not None:
+      result = shared.result(i, there)
+      with one_at_a_time:
+        done(i, result)
+
   def emit(event: Event) -> None:
     with one_at_a_time:
       setting.hooks.emit(event)
@@ -317,15 +315,13 @@ def _search_rest(
   watchdog.start()
   with ThreadPoolExecutor(count, initializer=begin) as pool:
     try:
-      results = {pool.submit(shared.result, i, there): i for i in shared.order}
-      for future in as_completed(results):
-        result = future.result()
-        with one_at_a_time:
-          done(results[future], result)
+      for future in as_completed([pool.submit(search_some) for _ in range(count)]):
+        future.result()
       seconds_left = until()
       for _ in pool.map(lambda i: shared.learn(i, there, seconds_left()), shared.unlearned):
         pass
     except BaseException:
+      ended.set()
       pool.shutdown(wait=False, cancel_futures=True)
       raise
     finally:

@@ -8,7 +8,7 @@ it was, regions are dropped until it passes; with none left, the model is writte
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from onnx import helper
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.pipeline import Options, Run, refused, with_these
+from mirage_onnx.pipeline import Options, Run, refused, with_rival, with_these
 from mirage_onnx.racing import Gate
 from mirage_onnx.rewrite.kept_checks import KeptChecks
 from mirage_onnx.rewrite.save import External, save_model
@@ -66,12 +66,37 @@ def write(
       MirageError: as ``save_model``; LOCK_DIFFERS, another file would come out than has to.
       EarlierStaysError: what an earlier run has written is better (of the gate).
   """
+  if gate and run.chosen:
+    gate.begin()
+  try:
+    return _written(run, loaded, options, place, check=check, gate=gate, notes=(noted, timed))
+  finally:
+    if gate:
+      gate.close()
+
+
+def _written(
+  run: Run,
+  loaded: LoadedModel,
+  options: Options,
+  place: Destination,
+  *,
+  check: bool,
+  gate: Gate | None,
+  notes: tuple[Callable[[Run], Run], Callable[[Path], None]],
+) -> tuple[Run, str]:
+  """As ``write``."""
   while run.chosen:
     try:
-      return _write(run, loaded, options, place, check=check, gate=gate, notes=(noted, timed))
+      return _write(run, loaded, options, place, check=check, gate=gate, notes=notes)
+    except _RivalError:
+      slower = "the whole model was measured faster with the choice that predictions make"
+      gone = {i: Rejection("MODEL_SLOWER", slower, c.region.nodes) for i, (c, _) in enumerate(run.chosen)}
+      run = refused(with_rival(run, loaded, options), run, gone)
     except _DroppedError as dropped:
       keys = [o.region.key for _, o in run.chosen]
-      left = with_these(run, loaded, options, [i for i, key in enumerate(keys) if key not in dropped.keys])
+      some = [i for i, key in enumerate(keys) if key not in dropped.keys]
+      left = replace(with_these(run, loaded, options, some), rival=())
       why = {
         i: Rejection(gate.code if gate else "MODEL_SLOWER", dropped.keys[key], run.chosen[i][0].region.nodes)
         for i, key in enumerate(keys)
@@ -87,6 +112,10 @@ def write(
 def _expected(new: Path, place: Destination) -> None:
   if place.sha256 and file_hash(new) != place.sha256:
     raise MirageError("LOCK_DIFFERS", "the model that comes out has another hash than in the lock")
+
+
+class _RivalError(Exception):
+  """The run's other choice is faster."""
 
 
 class _DroppedError(Exception):
@@ -110,6 +139,7 @@ def _write(
   """As ``write``.
 
   Raises:
+      _RivalError: the gate prefers the other choice; nothing was written.
       _DroppedError: the gate does not let the result pass; nothing was written.
       MirageError: as ``save_model``.
   """
@@ -120,6 +150,22 @@ def _write(
   )
   left, said, last, made = run, "", "not checked", run
   kept = KeptChecks.of_user(original, loaded.given) if check else None
+
+  def rival_is_better(new: Path) -> bool:
+    """Whether the run's other choice is; its file is gone afterwards."""
+    assert gate is not None
+    better = False
+
+    def asked(other: Path) -> Rejection:
+      nonlocal better
+      better = gate.prefers(other, new)
+      return Rejection("MODEL_SLOWER", "it was written to be compared only")
+
+    beside = place.output.with_name(f"{place.output.name}.rival")
+    save_model(
+      with_rival(run, loaded, options).model, beside, place.source, external=place.external, check=asked
+    )
+    return better
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
@@ -132,6 +178,8 @@ def _write(
       last = found.said
       if found.problem:
         return Rejection("CHECK_FAILED", found.problem)
+    if gate and made.rival and len(made.chosen) == len(run.chosen) and rival_is_better(new):
+      raise _RivalError
     if gate and (keys := gate.drops(new, made)):
       raise _DroppedError(keys)
     notes[1](new)

@@ -158,6 +158,23 @@ def test_what_an_earlier_run_has_written_does_not_become_slower(three, tmp_path,
   assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
 
 
+@pytest.mark.parametrize(("us", "left"), [((1, 2, 3), 3), ((1, 2, 40), 2), ((1, 2, 9.9), 2)])
+def test_the_predicted_choice_is_written_where_it_is_faster(three, tmp_path, us, left):
+  """The measured choice has two regions, the predicted one three: of both the faster one."""
+  timer = Timer(costs(three, *us), noise=0.002)
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx")
+  whole = a_run(three, loaded)
+  run = replace(with_these(whole, loaded, OPTIONS, [0, 1]), rival=whole.chosen)
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
+  gate = Gate(str(tmp_path / "in.onnx"), ({},), place.end, timer=timer)
+  run, _ = writing.write(run, loaded, OPTIONS, place, check=False, gate=gate)
+  assert len(run.chosen) == left and onnx.load(tmp_path / "out.onnx") == run.model
+  assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
+  asked = [len({a.path for a in race.arms}) for race in timer.asked[:1]]
+  assert asked == [2] and timer.asked[0].arms[0].path != gate.original  # first of all these two
+
+
 def test_a_lock_repeats_what_was_measured_too(three, tmp_path):
   """The same bytes from what a lock keeps, with the times in them, and without a race."""
   onnx.save(three.original, tmp_path / "in.onnx")

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from mirage_onnx.custom_op.bodies import with_bodies
-from mirage_onnx.custom_op.child import At, Ended, in_child, serve
+from mirage_onnx.custom_op.child import At, Child, Ended, in_child, serve
 from mirage_onnx.custom_op.compare_inputs import draw_one
 from mirage_onnx.custom_op.input_facts import input_facts
 from mirage_onnx.custom_op.model_run import check_signatures, ort_value
@@ -105,13 +105,32 @@ class Times:
   by_node: tuple[Mapping[str, int], ...] = ()
 
 
-def race(question: Race) -> Times | Failed:
-  """Time the arms until all pairs are decided, or the time is over.
+class Racer:
+  """Races in one process, one after the other; it may be begun before the first."""
 
-  No other process that asks so uses the GPU meanwhile.
+  def __init__(self) -> None:
+    self._child = Child(__name__)
+
+  def begin(self) -> None:
+    """Let the process load its libraries."""
+    self._child.begin()
+
+  def close(self) -> None:
+    """End the process."""
+    self._child.close()
+
+  def __call__(self, question: Race) -> Times | Failed:
+    """As ``race``."""
+    return race(question, self._child.ask)
+
+
+def race(question: Race, ask: Callable[[Race, float], Any] | None = None) -> Times | Failed:
+  """Time the arms until all pairs are decided, or the time is over; ``ask``: a process that runs already.
+
+  While it runs them, no other process that asks so uses the GPU; sessions may be made beside others' runs.
   """
-  with gpu_alone() if question.provider == "cuda" else nullcontext():
-    found = in_child(__name__, question, question.seconds + _MORE_S)
+  seconds = question.seconds + _MORE_S
+  found = ask(question, seconds) if ask else in_child(__name__, question, seconds)
   if isinstance(found, Ended):
     arm = found.at.partition(" ")[0]
     return Failed(int(arm) if arm.isdigit() else None, str(found))
@@ -235,7 +254,11 @@ class _Race:
         return
       for n, sizes in enumerate(self._question.points):
         text = " ".join(f"{name}={v}" for name, v in sizes.items())
-        if text not in self.skipped and not self._time(sessions, n, sizes, text):
+        if text in self.skipped:
+          continue
+        with gpu_alone() if self._question.provider == "cuda" else nullcontext():
+          timed = self._time(sessions, n, sizes, text)
+        if not timed:
           return
       if not graph:
         self.counts = [dict(launches(s.session)) for s in sessions]
@@ -309,5 +332,18 @@ def _work(question: Race, at: At) -> tuple[object, ...]:
     return "failed", which, f"{last}: {type(error).__name__}: {line[:400]}", "SESSION_FAILED"
 
 
+def _ready() -> None:
+  """What takes seconds before the first session: onnxruntime's libraries, and those of CUDA."""
+  if CUDA_PROVIDER in import_onnxruntime().get_available_providers():
+    info = onnx.helper.make_tensor_value_info
+    x, y = (info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "", [x], [y])
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    InferenceSession(model.SerializeToString(), None, [CUDA_PROVIDER]).run(
+      None, {"x": np.ones(1, np.float32)}
+    )
+
+
 if __name__ == "__main__":
-  serve(_work)
+  serve(_work, _ready)

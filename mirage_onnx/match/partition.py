@@ -40,6 +40,8 @@ TIE_US, GONE_US = 1e-3, 1e-4
 MOST_S, LEAST_S = 20.0, 0.2
 #: Most candidates of one integer program, and of a window of a larger one.
 WHOLE, WINDOW = 1000, 200
+#: How much worse than the best a rough choice may be.
+ROUGH = 0.005
 
 
 def choose(
@@ -49,14 +51,21 @@ def choose(
   node_us: Mapping[str, float],
   alone: Mapping[str, tuple[str, float]] | None = None,
   until: float = inf,
+  *,
+  rough: bool = False,
 ) -> tuple[int, ...]:
   """Indices of the chosen candidates.
 
   ``times_us``: the cost of each candidate, ``node_us``: what each node costs in ONNX Runtime.
   ``alone``: node -> the one whose kernel also computes it, and what it costs where only that one
-  disappears. ``until``: when (of ``time.monotonic``) the best that is known then is taken.
+  disappears. ``until``: when (of ``time.monotonic``) the best that is known then is taken. ``rough``: a
+  choice within ``ROUGH`` of the best of each window, where costs are guesses.
   """
   problem = _Problem(program, candidates, times_us, node_us, alone or {}, until)
+  if rough:
+    problem.gap = ROUGH
+    windowed = problem.windowed(WINDOW)
+    return windowed if problem.proven else min(windowed, problem.greedy(), key=problem.cost_us)
   found = []
   if len(candidates) <= WHOLE:
     found.append(problem.best(range(len(candidates)), 0, 0))
@@ -100,6 +109,8 @@ class _Problem:
     begun, ended = (np.bincount(x, minlength=len(place)) for x in (self.first, self.last))
     self.spanning = np.cumsum(begun - ended)
     self._solved: dict[tuple[int, bytes], frozenset[int]] = {}
+    #: How far from its best an answer may be, as a part of it.
+    self.gap = 0.0
     #: Whether every answer so far is the best of its problem, not only of what there was time for.
     self.proven = True
 
@@ -268,12 +279,16 @@ class _Problem:
       from scipy.sparse import coo_array
 
       matrix = coo_array((v, (r, c)), shape=(len(rows), size)).tocsc()
+      time_s = max(LEAST_S, min(MOST_S, self.until - time.monotonic()))
       found = milp(
         cost,
         constraints=LinearConstraint(matrix, -np.inf, limits),
         bounds=Bounds(np.arange(size) < fixed, 1),
         integrality=np.ones(size),
-        options={"time_limit": max(LEAST_S, min(MOST_S, self.until - time.monotonic())), "mip_rel_gap": 0.0},
+        options={
+          "time_limit": time_s,
+          "mip_rel_gap": self.gap,
+        },
       )
       self.proven &= found.status == 0
       ones = range(fixed) if found.x is None else np.flatnonzero(found.x > 0.5).tolist()

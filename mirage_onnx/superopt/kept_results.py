@@ -8,13 +8,14 @@ journal (``journal_lines.py``), so that damage shows; what is damaged is searche
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mirage_onnx.errors import MirageError, Rejection
-from mirage_onnx.ir import Candidate, KernelParams, Region, parse_ugraph, print_ugraph
+from mirage_onnx.ir import Candidate, KernelParams, Region, parse_ugraph, print_ugraph, ugraph_extents
+from mirage_onnx.ir.spec import check_interface, check_ugraph
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.superopt.journal_lines import (
   UNREADABLE,
@@ -133,3 +134,16 @@ def _decode(value: Mapping[str, Any], file: Path) -> SearchResult:
   refused = tuple(Rejection(code, reason, tuple(nodes)) for code, reason, nodes in value["refused"])
   report = SearchReport(0.0, states, built, verified, Stop(stop), pruned, refused)
   return SearchResult(tuple(found), report)
+
+
+def are_of(region: Region, candidates: Sequence[Candidate]) -> bool:
+  """Whether kept candidates could be programs of the region: their file may have been edited."""
+  graphs = {id(c.ugraph): c.ugraph for c in candidates}  # many have the same one with other numbers
+  try:
+    if any(check_ugraph(g) or check_interface(region, g) for g in graphs.values()):
+      return False
+    for c in candidates:
+      ugraph_extents(c.ugraph, c.params, region.extents)
+  except UNREADABLE:
+    return False
+  return True

@@ -4,8 +4,8 @@ The first region of a family (its regions differ in sizes that no weight has) is
 others wait for it and take their numbers from what it has found (``search_structure.py``). Which
 one is first is a matter of their order alone, so the results do not depend on the number of
 workers. A search does not wait for probes that only later runs have a use for: they come after all
-results, by ``learn``. No search gets all the time that is left while others wait: ``FAIR`` times
-its even share, or ``LEAST_S``.
+results, by ``learn``. What is next may be wished anew whenever a worker is free (``take``). No search gets
+all the time that is left while others wait: ``FAIR`` times its even share, or ``LEAST_S``.
 """
 
 import threading
@@ -102,6 +102,30 @@ class SharedSearches:
     self._searched = {s: threading.Event() for s in self._first}
     self._unlearned: dict[int, tuple[str, ...]] = {}
     self._done: set[int] = set()
+    self._taken: set[int] = set()
+    self._taking = threading.Lock()
+
+  def take(self, preferred: Sequence[int]) -> int | None:
+    """The next region to search, of ``preferred`` if one of these is left; None: all are taken.
+
+    For one that waits for the first of its family it is that one; where that is being searched, another.
+    """
+    with self._taking:
+      waits: int | None = None
+      for i in (*preferred, *self.order):
+        if i in self._taken:
+          continue
+        first = self._first[self._families[i]]
+        if i == first or self._searched[self._families[i]].is_set():
+          return self._take(i)
+        if first not in self._taken:
+          return self._take(first)
+        waits = i if waits is None else waits
+      return None if waits is None else self._take(waits)
+
+  def _take(self, i: int) -> int:
+    self._taken.add(i)
+    return i
 
   def _share_s(self) -> float:
     """The seconds that a search may take now."""

@@ -10,7 +10,8 @@ another one has the GPU (``machine.gpu_alone``).
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -52,30 +53,36 @@ class News:
     self._queue.put(one)
 
   def take(self, seconds: float) -> list[Searched | Timed]:
-    """What there is, or what comes within so many seconds."""
+    """What there is, or what comes within so many seconds, and in ``CLOSE_S`` behind the first of it."""
     found = list[Searched | Timed]()
-    wait = seconds
-    while True:
+    end = time.monotonic() + seconds
+    while (wait := end - time.monotonic()) > 0:
       try:
-        found.append(self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait())
+        found.append(self._queue.get(timeout=wait))
       except Empty:
-        return found
-      wait = min(wait, CLOSE_S)
+        break
+      if len(found) == 1:  # who tells much is not heard for ever
+        end = min(end, time.monotonic() + CLOSE_S)
+    with suppress(Empty):
+      for _ in range(self._queue.qsize()):
+        found.append(self._queue.get_nowait())
+    return found
 
 
 class Arriving:
   """Searches in a thread of their own; entered, they begin, and left, they have ended.
 
-  ``search`` is given what it tells each outcome, and a question whether nobody wants more. ``over`` is called
-  by the one who takes the news when all were searched; what else that thread does may take longer.
+  ``search`` is given what it tells each outcome, and asks this one which are ``preferred`` (keys, the most
+  wanted first) and whether nobody wants more. ``over`` is called by the one who takes the news when all
+  were searched; what else that thread does may take longer.
   """
 
   def __init__(
     self,
-    search: Callable[[Callable[[Outcome], None], Callable[[], bool]], object],
+    search: "Callable[[Callable[[Outcome], None], Arriving], object]",
     over: Callable[[], None] = lambda: None,
   ) -> None:
-    self.news, self.over = News(), over
+    self.news, self.over, self.preferred = News(), over, tuple[str, ...]()
     self._search, self._left = search, threading.Event()
     self._error: BaseException | None = None
     self._thread = threading.Thread(target=self._run, name="searching", daemon=True)
@@ -92,21 +99,36 @@ class Arriving:
     if kind is None and self._error is not None:
       raise self._error
 
+  @property
+  def is_left(self) -> bool:
+    """Whether nobody wants more."""
+    return self._left.is_set()
+
+  def leave(self) -> None:
+    """Nobody wants more: what is not searched comes as INTERRUPTED."""
+    self._left.set()
+
   def _run(self) -> None:
     try:
-      self._search(lambda o: self.news.tell(Searched(o)), self._left.is_set)
+      self._search(lambda o: self.news.tell(Searched(o)), self)
     except BaseException as raised:  # it is raised where the news are taken
       self._error = raised
     self.news.tell(Searched(None, self._error))
 
 
 class Hands:
-  """``count`` threads that time regions; what becomes of one is told to ``news``."""
+  """``count`` threads that time regions; what becomes of one is told to ``news``.
 
-  def __init__(self, tune: Callable[[Outcome, float], Outcome], count: int, news: News) -> None:
-    self._tune, self._count, self._news = tune, count, news
+  ``spare``: how many more may be given to them, which begin when one of them is free.
+  """
+
+  def __init__(
+    self, tune: Callable[[Outcome, float], Outcome], count: int, news: News, spare: int = 0
+  ) -> None:
+    self._tune, self._most, self._news = tune, count + spare, news
     self._pool = ThreadPoolExecutor(count, thread_name_prefix="timing")
     self.busy = dict[str, Outcome]()
+    self._given = dict[str, Future[None]]()
 
   def __enter__(self) -> Self:
     return self
@@ -119,13 +141,18 @@ class Hands:
 
   @property
   def are_free(self) -> bool:
-    """Whether one more can begin at once."""
-    return len(self.busy) < self._count
+    """Whether one more can be given to them."""
+    return len(self.busy) < self._most
 
   def begin(self, o: Outcome, seconds: float) -> None:
     """Time ``o``, in so many seconds."""
     self.busy[o.region.key] = o
-    self._pool.submit(self._work, o, seconds)
+    self._given[o.region.key] = self._pool.submit(self._work, o, seconds)
+
+  def cancel(self) -> None:
+    """What has not begun does not."""
+    for key in [key for key, future in self._given.items() if key in self.busy and future.cancel()]:
+      del self.busy[key]
 
   def end(self, timed: Timed) -> Outcome:
     """What became of a region, of which the news were taken."""

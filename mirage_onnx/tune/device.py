@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,6 +154,11 @@ def _soon_back() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+#: What is read to empty the L2: one for all threads of the process, of which one times at a time.
+_flush_at = list[int]()
+_one_flush = threading.Lock()
+
+
 class Gpu:
   """Device 0 with one stream."""
 
@@ -166,8 +172,12 @@ class Gpu:
     _ok(d.cuCtxSetCurrent(_ok(d.cuDevicePrimaryCtxRetain(device))))
     self.stream = _ok(d.cuStreamCreate(1))  # 1: not ordered with the legacy default stream
     self._undo: list[Callable[[], object]] = []
-    self._flush_data = self.empty(FLUSH_BYTES)
-    _ok(d.cuMemsetD8Async(self._flush_data, 1, FLUSH_BYTES, self.stream))
+    with _one_flush:
+      if not _flush_at:
+        _flush_at.append(self.empty(FLUSH_BYTES))
+        _ok(d.cuMemsetD8Async(_flush_at[0], 1, FLUSH_BYTES, self.stream))
+        self.wait()
+    self._flush_data = _flush_at[0]
     self._flush_out = self.empty(4)
     self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
     self._flushed = self.capture(self._flush_twice)

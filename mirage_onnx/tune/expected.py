@@ -7,6 +7,9 @@
 
 So a region without a chance is worth nothing, one that may win is worth something even where the median
 says that it will not, and what was tried in vain is not tried again with one node more.
+
+What was not searched has no prediction: it is the roofline times what predictions of this run are of theirs,
+and counts by the share of searches that have found any.
 """
 
 from collections import defaultdict
@@ -16,6 +19,7 @@ from math import erf, exp, fsum, log, sqrt
 from statistics import median
 
 from mirage_onnx.cost.tiled_expected import expected_tiled_us
+from mirage_onnx.ir import Region
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.target import Target
@@ -30,8 +34,13 @@ LEAST_DEVIATION = 0.05
 NEIGHBOUR = 2.0
 #: Ratios beyond this factor say that something else was measured.
 MOST_RATIO = 10.0
-#: Seconds that a region takes to be timed, where none was.
-FIRST_S = 3.0
+#: Seconds that a region takes to be timed, where none was, and to be searched.
+FIRST_S, FIRST_SEARCH_S = 3.0, 5.0
+#: log(prediction / roofline): its median and deviation where nothing is known, and for how many searches
+#: that counts.
+PRIOR_ROOF, ROOF_DEVIATION, ROOF_COUNT = 0.5, 0.6, 4.0
+#: Searches that find something, of how many, where nothing is known.
+PRIOR_FOUND, PRIOR_SEARCHES = 3.0, 4.0
 
 
 def kind_of(outcome: Outcome, target: Target) -> str:
@@ -66,10 +75,17 @@ class Expectations:
   """What this run has seen.
 
   ``kind``: of a region's kernels. ``node_us``: times of nodes, the weights of what regions have in common.
+  ``roof_us``: what no kernel of a region is faster than. ``workers``: that search at a time.
   """
 
   node_us: Mapping[str, float]
   kind: Callable[[Outcome], str]
+  roof_us: Callable[[Region], float] = lambda region: 0.0
+  workers: int = 1
+  _roofs: dict[str, float] = field(default_factory=dict)
+  #: Of what was searched: log(prediction / roofline) where something was found, and seconds.
+  _over_roof: list[float] = field(default_factory=list)
+  _searches_s: list[float] = field(default_factory=list)
   _kinds: dict[str, str] = field(default_factory=dict)
   _logs: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
   _seconds: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -100,23 +116,47 @@ class Expectations:
         self._of_node[n].append(len(self._places))
       self._places.append((self._us(c.nodes), seen))
 
+  def searched(self, o: Outcome) -> None:
+    """``o`` was searched, with whatever result."""
+    assert o.result is not None
+    self._searches_s.append(o.result.report.seconds)
+    if o.result.candidates and (roof_us := self._roof_us(o)) > 0:
+      self._over_roof.append(log(max(o.result.candidates[0].candidate.predicted_us, 1e-9) / roof_us))
+
+  def gain_us(self, o: Outcome, instance: RegionCandidate, now_us: float) -> float:
+    """What a region is expected to gain at one of its places, whose nodes take ``now_us`` now."""
+    gain_us = self.guess(o, instance).gain_us(now_us)
+    if o.result is not None:
+      return gain_us
+    found, searches = len(self._over_roof) + PRIOR_FOUND, len(self._searches_s) + PRIOR_SEARCHES
+    return gain_us * min(1.0, found / searches)
+
   def guess(self, o: Outcome, instance: RegionCandidate) -> Guess:
     """The time of a region at one of its places."""
-    assert o.result is not None
-    logs = self._logs[self.kind_of(o)]
+    logs = self._logs[self.kind_of(o)] if o.result else [x for own in self._logs.values() for x in own]
     own = median(logs) * len(logs) / (len(logs) + 1) if logs else 0.0
     spread = 1.4826 * median(abs(x - own) for x in logs) if logs else 0.0
     variance = (PRIOR_COUNT * PRIOR_DEVIATION**2 + len(logs) * spread**2) / (PRIOR_COUNT + len(logs))
     near = self._near(instance)
     weight = 1 + NEIGHBOUR * fsum(w for w, _ in near)
     mean = (own + NEIGHBOUR * fsum(w * seen for w, seen in near)) / weight
-    predicted_us = o.result.candidates[0].candidate.predicted_us
-    return Guess(predicted_us * exp(mean), max(LEAST_DEVIATION, sqrt(variance / weight)))
+    if o.result is not None:
+      predicted_us = o.result.candidates[0].candidate.predicted_us
+      return Guess(predicted_us * exp(mean), max(LEAST_DEVIATION, sqrt(variance / weight)))
+    count, roofs = len(self._over_roof), self._over_roof
+    over = (PRIOR_ROOF * ROOF_COUNT + (median(roofs) if roofs else 0.0) * count) / (ROOF_COUNT + count)
+    apart = 1.4826 * median(abs(x - over) for x in roofs) if roofs else 0.0
+    variance = variance / weight + (ROOF_COUNT * ROOF_DEVIATION**2 + count * apart**2) / (ROOF_COUNT + count)
+    return Guess(max(self._roof_us(o), 1e-9) * exp(mean + over), max(LEAST_DEVIATION, sqrt(variance)))
 
   def seconds(self, o: Outcome) -> float:
-    """What timing it is expected to take."""
-    took = self._seconds[self.kind_of(o)] or [s for own in self._seconds.values() for s in own]
-    return max(0.1, median(took)) if took else FIRST_S
+    """What timing it is expected to take, and searching it first where that was not done."""
+    known = self._seconds[self.kind_of(o)] if o.result else []
+    took = known or [s for own in self._seconds.values() for s in own]
+    timed_s = max(0.1, median(took)) if took else FIRST_S
+    if o.result is not None:
+      return timed_s
+    return timed_s + (median(self._searches_s) if self._searches_s else FIRST_SEARCH_S) / self.workers
 
   def ratios(self) -> dict[str, tuple[float, int]]:
     """Kind -> the median of measured over predicted time, and of how many."""
@@ -134,6 +174,12 @@ class Expectations:
       if both_us > 0 and whole_us > 0:
         found.append(((both_us / whole_us) ** 2, self._places[place][1]))
     return found
+
+  def _roof_us(self, o: Outcome) -> float:
+    key = o.region.key
+    if key not in self._roofs:
+      self._roofs[key] = self.roof_us(o.region)
+    return self._roofs[key]
 
   def _us(self, nodes: Iterable[str]) -> float:
     return fsum(self.node_us.get(n, 0.0) for n in nodes)

@@ -3,8 +3,9 @@
     expected gains (``expected.py``) of what was not timed, over what was --choice--> the regions to time
     the first few of them --tune--> what they take --> expected gains again
 
-Where regions are still searched, those that are known are timed meanwhile, fewer between two choices. What is
-next is chosen while something is timed, so that the GPU does not wait for the choice.
+Where regions are still searched, those that are known are timed meanwhile, fewer between two choices, and
+what is searched next is what the choice would take of the rest; no search is begun that is not worth its
+seconds. What is next is chosen while something is timed, so that the GPU does not wait for the choice.
 
 It ends when what is left is expected to bring less than a small part of the model's time, or less than the
 seconds that it takes are worth; a larger budget is more patient. Equal regions are one.
@@ -14,6 +15,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import fsum
 
 from mirage_onnx.deadline import Ends
@@ -31,10 +33,18 @@ WORTH_OF_MODEL, WORTH_OF_GAIN, LEAST_OF_MODEL = 0.003, 0.02, 0.001
 WORTH_PER_S = 0.0005
 #: A region that is expected to bring less is not asked about.
 LEAST_OF_REGION = 0.0005
+#: Of what is not searched, so many are asked about: the choice takes seconds where there are hundreds.
+UNSEARCHED_MOST = 64
 #: Regions that are timed before the choice is made again.
 ROUND = 6
 #: Seconds that a region has at least, and that a choice of what is timed next may take.
-LEAST_S, PLAN_S = 5.0, 2.0
+LEAST_S, PLAN_S = 5.0, 10.0
+#: Decimals of microseconds of guesses: equal layers are then equal to the last bit, and are one problem.
+DECIMALS = 2
+#: Regions that wait for a hand beyond those that have one, so that none waits for a choice.
+SPARE = 1
+#: Why a region was not searched.
+UNSEARCHED = "searching and timing it were expected to bring less than they take"
 #: The most that it has of the time that is left, where that is more.
 SHARE = 0.1
 
@@ -48,18 +58,15 @@ Soon = Callable[[Sequence[Outcome]], None]
 class TimingPlan:
   """``order``: keys to time, the most gain per second first; ``gain_us``: expected, of each.
 
-  ``model_us``: what the model takes now, ``gained_us``: what was gained so far.
+  ``searches``: keys that are not searched yet, but are part of the choice, in the same order. ``model_us``:
+  what the model takes now, ``gained_us``: what was gained so far.
   """
 
   order: tuple[str, ...]
   gain_us: Mapping[str, float]
   model_us: float
   gained_us: float
-
-  @property
-  def left_us(self) -> float:
-    """The expected gain of all of it."""
-    return fsum(self.gain_us[key] for key in self.order)
+  searches: tuple[str, ...] = ()
 
 
 def explored(
@@ -77,40 +84,66 @@ def explored(
   starts: Callable[[Sequence[Outcome]], None] = lambda some: None,
   arriving: Arriving | None = None,
   at_once: int = 1,
+  known: Callable[[Outcome], bool] = lambda o: False,
 ) -> tuple[dict[str, Outcome], str]:
   """``outcomes`` with what was timed, the rest refused; and how many were timed, and why no more.
 
   ``late``: the refusal where the time is over. ``patience``: how much more than usual a second may be
-  wasted. ``starts``: told of what is timed before the next choice. ``arriving``: ``outcomes`` without a
-  result are still searched, and come. ``at_once``: regions that are timed at a time.
+  wasted. ``starts``: told of what is timed next. ``arriving``: ``outcomes`` without a
+  result are still searched, and come. ``at_once``: regions that are timed at a time. ``known``: whether all
+  that is asked about a region is known; such regions come first, which takes no time, and no choice is made
+  before.
   """
   found, news = dict(outcomes), arriving.news if arriving else News()
   waiting = {key for key, o in found.items() if arriving and o.rejection is None and o.result is None}
-  heard, told, timed, why = True, False, 0, ""
+  heard, told, timed, why, rested = True, False, 0, "", 0.0
   queue = deque[tuple[str, float]]()
-  with Hands(tune, at_once, news) as hands:
+  again = deque(key for key, o in found.items() if _is_open(o) and o.result is not None and known(o))
+  repeated = set(again)
+  with Hands(tune, at_once, news, SPARE) as hands:
     while True:
       if ends.over:
         queue.clear()
+        again.clear()
+        hands.cancel()
         why = "the run was stopped" if ends.stopped() else "the time was over"
-      elif heard and not queue and any(map(_is_open, found.values())):
-        until = min(ends.at, time.monotonic() + PLAN_S)
+      elif (
+        heard and len(queue) < at_once and not again and repeated.isdisjoint(hands.busy)
+        and (time.monotonic() > rested or (not queue and hands.are_free))
+      ):  # fmt: skip
+        heard, begun = False, time.monotonic()
+        until = min(ends.at, begun + PLAN_S)
         plan = planned(program, found, node_us, alone, expected, until, hands.busy)
-        why = enough(plan, expected, found, patience)
+        wanted = plan
+        if waiting and len(plan.order) < at_once:  # the GPU does not wait for what is not searched
+          ready = {key: o for key, o in found.items() if o.result is not None or o.rejection is not None}
+          plan = planned(program, ready, node_us, alone, expected, until, hands.busy)
+        why = enough(plan, plan.order, expected, found, patience)
+        if arriving and waiting:
+          arriving.preferred = wanted.searches
+          # What is timed now may say more of what is searched.
+          if not hands.busy and why and enough(wanted, wanted.searches, expected, found, patience):
+            wanted = planned(program, found, node_us, alone, expected, until, hands.busy, len(found))
+            arriving.preferred = wanted.searches
+            if enough(wanted, wanted.searches, expected, found, patience):
+              arriving.leave()
         if not why:
           worth = plan.model_us * WORTH_PER_S / patience
           some = plan.order[: at_once + 1 if waiting else ROUND]
           most = max(LEAST_S, SHARE * ends.seconds_left)
-          queue.extend((key, at_once * min(most, max(LEAST_S, plan.gain_us[key] / worth))) for key in some)
-          starts([found[key] for key in some])
-      heard = False
+          seconds = {key: at_once * min(most, max(LEAST_S, plan.gain_us[key] / worth)) for key in some}
+          queue = deque(seconds.items())
+        else:
+          queue.clear()
+        rested = 2 * time.monotonic() - begun  # no more than half of the time goes into choices
       if arriving and not waiting and not told:
         told = True
         arriving.over()
-      if queue and hands.are_free:
-        soon([found[key] for key, _ in list(queue)[: 1 + at_once]])
-        key, seconds = queue.popleft()
-        hands.begin(found[key], seconds)
+      if (again or queue) and hands.are_free:
+        soon([found[key] for key in (*again, *(key for key, _ in queue))][: 1 + at_once])
+        key, has_s = (again.popleft(), at_once * LEAST_S) if again else queue.popleft()
+        starts([found[key]])
+        hands.begin(found[key], has_s)
         continue
       if not (hands.busy or waiting):
         break
@@ -121,8 +154,17 @@ def explored(
           expected.learn(one.before, after, one.seconds / at_once)
           timed += 1
         elif one.outcome is not None:
-          found[one.outcome.region.key] = one.outcome
-          waiting.discard(one.outcome.region.key)
+          o = one.outcome
+          waiting.discard(o.region.key)
+          if o.result is not None:
+            expected.searched(o)
+          cut = arriving and arriving.is_left and o.rejection and o.rejection.code == "INTERRUPTED"
+          if cut and not ends.stopped():
+            o = replace(o, rejection=Rejection("NOT_TIMED", UNSEARCHED, o.region.nodes))
+          found[o.region.key] = o
+          if _is_open(o) and known(o):
+            again.append(o.region.key)
+            repeated.add(o.region.key)
         elif one.error is not None:
           raise one.error
         else:
@@ -139,8 +181,8 @@ def explored(
 
 
 def _is_open(o: Outcome) -> bool:
-  """Whether a searched region was neither refused nor timed yet."""
-  return o.rejection is None and o.compiled is None and o.result is not None
+  """Whether a region was neither refused nor timed yet."""
+  return o.rejection is None and o.compiled is None
 
 
 def planned(
@@ -151,17 +193,20 @@ def planned(
   expected: Expectations,
   until: float,
   busy: Container[str] = (),
+  most: int = UNSEARCHED_MOST,
 ) -> TimingPlan:
   """What to time, of ``found``: the choice in which what is not known counts as much as it may gain.
 
-  What is ``busy`` being timed is not known either, but is no part of the answer.
+  What is ``busy`` being timed is not known either, but is no part of the answer. ``most``: of what is not
+  searched, those that are asked about.
 
   That is what is expected over the best choice of what was timed. (Taking the best a second, one after the
   other, needs twice as many for as much: several small regions may be worth more than one large one.)
   """
   known = [(c, o) for o in found.values() if o.rejection is None and o.compiled for c in o.instances]
   prices = [o.price_us(0.0) for _, o in known]
-  picked = choose(program, [c for c, _ in known], prices, node_us, alone, until) if known else ()
+  choice = partial(choose, program, node_us=node_us, alone=alone, until=until, rough=True)
+  picked = choice([c for c, _ in known], [round(p, DECIMALS) for p in prices]) if known else ()
   now_us = dict(node_us)
   for i in picked:
     c = known[i][0]
@@ -170,38 +215,49 @@ def planned(
       part = min(1.0, prices[i] / whole)
       now_us |= {n: us * part for n in c.nodes if (us := now_us.get(n)) is not None}
   model_us = max(fsum(now_us.values()), 1e-9)
-  offered, gains = list[tuple[RegionCandidate, Outcome]](), list[float]()
+  asked = list[tuple[float, Outcome, list[float]]]()
   for o in found.values():
     if _is_open(o):
-      own = [expected.guess(o, c).gain_us(_sum(now_us, c)) for c in o.instances]
-      if fsum(own) >= LEAST_OF_REGION * model_us:
-        offered += [(c, o) for c in o.instances]
-        gains += own
+      own = [expected.gain_us(o, c, _sum(now_us, c)) for c in o.instances]
+      if (whole_us := fsum(own)) >= LEAST_OF_REGION * model_us:
+        asked.append((whole_us, o, own))
+  asked.sort(key=lambda a: (a[1].result is None, -a[0], a[1].region.key))
+  unsearched = [n for n, (_, o, _) in enumerate(asked) if o.result is None]
+  offered, gains = list[tuple[RegionCandidate, Outcome]](), list[float]()
+  for _, o, own in asked[: unsearched[0] + most if unsearched else None]:
+    offered += [(c, o) for c in o.instances]
+    gains += own
   count = len(known)
   both = [c for c, _ in known] + [c for c, _ in offered]
   # With these prices a choice gains what it takes over now, and what is expected beyond that.
   prices += [_sum(now_us, c) - gain for (c, _), gain in zip(offered, gains, strict=True)]
-  taken = choose(program, both, prices, node_us, alone, until) if offered else ()
+  taken = choice(both, [round(p, DECIMALS) for p in prices]) if offered else ()
   gain_us = defaultdict[str, float](float)
   for i in taken:
     if i >= count and (key := offered[i - count][1].region.key) not in busy:
       gain_us[key] += gains[i - count]
   order = sorted(gain_us, key=lambda key: (-gain_us[key] / expected.seconds(found[key]), key))
-  return TimingPlan(tuple(order), dict(gain_us), model_us, fsum(node_us.values()) - model_us)
+  ready = tuple(key for key in order if found[key].result is not None)
+  searches = tuple(key for key in order if found[key].result is None)
+  return TimingPlan(ready, dict(gain_us), model_us, fsum(node_us.values()) - model_us, searches)
 
 
 def enough(
-  plan: TimingPlan, expected: Expectations, found: Mapping[str, Outcome], patience: float = 1.0
+  plan: TimingPlan,
+  keys: Sequence[str],
+  expected: Expectations,
+  found: Mapping[str, Outcome],
+  patience: float = 1.0,
 ) -> str:
-  """Why nothing more is timed, or nothing."""
-  if not plan.order:
+  """Why none of ``keys`` is timed (or searched) any more, or nothing."""
+  if not keys:
     return "no other was expected to gain anything"
-  model_us = plan.model_us
+  model_us, left_us = plan.model_us, fsum(plan.gain_us[key] for key in keys)
   worth_us = max(LEAST_OF_MODEL * model_us, min(WORTH_OF_MODEL * model_us, WORTH_OF_GAIN * plan.gained_us))
-  if plan.left_us < worth_us / patience:
-    return f"the others were expected to gain {plan.left_us / model_us:.2%} of the model's time"
-  seconds = {key: expected.seconds(found[key]) for key in plan.order}
-  rate = max(plan.gain_us[key] / seconds[key] for key in plan.order) / model_us
+  if left_us < worth_us / patience:
+    return f"the others were expected to gain {left_us / model_us:.2%} of the model's time"
+  seconds = {key: expected.seconds(found[key]) for key in keys}
+  rate = max(plan.gain_us[key] / seconds[key] for key in keys) / model_us
   if rate < WORTH_PER_S / patience:
     return f"the others were expected to gain {rate:.3%} of the model's time a second at most"
   return ""

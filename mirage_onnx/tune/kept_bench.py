@@ -31,6 +31,27 @@ from mirage_onnx.tune.race import Bench
 from mirage_onnx.verify.weights import ModelWeights
 
 
+class TimedBefore:
+  """Which regions an earlier run has timed on this machine: all that is asked of them is known."""
+
+  def __init__(self, loaded: LoadedModel, store: KeptFolder | None = None) -> None:
+    folder = cache_folder("measurements")
+    machine = present_machine() if folder is not None and store is None else None
+    self._loaded, self._store = loaded, store or (KeptFolder(folder, machine.text) if machine else None)
+
+  def __call__(self, region: Region) -> bool:
+    """Whether it was."""
+    return self._store is not None and self._store.get(self._key(self._store, region)) is not None
+
+  def note(self, region: Region) -> None:
+    """It was."""
+    if self._store is not None:
+      self._store.put(self._key(self._store, region), {"timed": True})
+
+  def _key(self, store: KeptFolder, region: Region) -> str:
+    return store.key("timed", region_place(self._loaded, region))
+
+
 def kept_bench(
   bench: Bench, loaded: LoadedModel, region: Region, ready: Callable[[], object] = lambda: None
 ) -> Bench:

@@ -5,7 +5,7 @@ there (``kept_bench.py``).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -43,9 +43,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Lost(Rejection):
-  """NOT_FASTER with the times that say so."""
+  """NOT_FASTER with the times that say so, and the program that was the fastest."""
 
   measured: Measured | None = None
+  best: Compiled | None = field(default=None, compare=False)
 
 
 class Bench(Protocol):
@@ -103,7 +104,7 @@ def raced(
       f"{ours[best]:.2f} us measured against {ort_us:.2f} us of onnxruntime: {against.mean:.3f}x "
       f"({against.low:.3f} to {against.high:.3f})"
     )
-    return None, Lost("NOT_FASTER", reason, nodes, measured)
+    return None, Lost("NOT_FASTER", reason, nodes, measured, arms[best])
   return arms[best], measured
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from math import fsum
 
 from mirage_onnx import deadline, events
+from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.events import WorkEnded, WorkStarted
@@ -18,6 +19,7 @@ from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
+from mirage_onnx.match.work import region_work
 from mirage_onnx.target import Target
 from mirage_onnx.tune.ahead import Ahead
 from mirage_onnx.tune.arriving import Arriving
@@ -26,12 +28,15 @@ from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.expected import Expectations, kind_of
 from mirage_onnx.tune.exploring import explored
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
+from mirage_onnx.tune.kept_bench import TimedBefore
 from mirage_onnx.tune.measure import draws_of
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.race import Lost
 from mirage_onnx.tune.tuning import Look, elsewhere, second_numbers, tuned
 
-#: Regions that are timed at a time: while one waits for the compiler, another has the GPU.
-AT_ONCE = 2
+#: Regions that are timed at a time: while some wait for the compiler, another has the GPU (on an H100 two
+#: left it idle for half of the time). A region for so many cores, which the compiler has.
+LEAST_AT_ONCE, MOST_AT_ONCE, CORES = 2, 4, 3
 #: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
 FAIR, LEAST_S = 4.0, 5.0
 #: Seconds that are left for the last look at what is the fastest.
@@ -81,11 +86,15 @@ def realise(
   if measure:
     draw = lambda o: draws_of(loaded, o.region)  # noqa: E731
     more = partial(second_numbers, target=target, tries=tries)
+    at_once = max(LEAST_AT_ONCE, min(MOST_AT_ONCE, available_cores() // CORES))
+    tuner.numbers, tuner.timed_before = [*range(at_once)][::-1], TimedBefore(loaded)
     with Ahead(target, tries, ends.at, draw, more) as tuner.ahead:
-      expected = Expectations(node_us, partial(kind_of, target=target))
+      roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
+      expected = Expectations(node_us, partial(kind_of, target=target), roof, available_cores())
       found, said = explored(
         program, found, node_us, alone, expected, tuner, ends=ends, late=partial(_too_late, ends=ends),
-        patience=patience, soon=tuner.ahead.soon, starts=tuner.starts, arriving=arriving, at_once=AT_ONCE,
+        patience=patience, soon=tuner.ahead.soon, starts=tuner.starts, arriving=arriving, at_once=at_once,
+        known=lambda o: tuner.timed_before is not None and tuner.timed_before(o.region),
       )  # fmt: skip
     tuner.ahead = None
     if detail is not None and said:
@@ -134,7 +143,7 @@ def realise(
 
 @dataclass
 class _Tuner:
-  """Compiles (and times) a region, in any of ``AT_ONCE`` threads; a failure is that region's."""
+  """Compiles (and times) a region, in any of several threads; a failure is that region's."""
 
   loaded: LoadedModel
   target: Target
@@ -146,7 +155,8 @@ class _Tuner:
   emit: events.Emit
   instances: InstanceChecks | None
   ahead: Ahead | None = None
-  numbers: list[int] = field(default_factory=lambda: [*range(AT_ONCE)][::-1])
+  timed_before: TimedBefore | None = None
+  numbers: list[int] = field(default_factory=lambda: [0])
 
   def starts(self, some: Sequence[Outcome]) -> None:
     """Says which regions come next."""
@@ -164,6 +174,10 @@ class _Tuner:
           self.loaded, o, self.target, measure=self.measure, tries=self.tries, ends=own, look=self.look,
           ahead=self.ahead,
         )  # fmt: skip
+        if (
+          self.timed_before and not own.over and (o.measured or isinstance(o.rejection, Lost))
+        ):  # all of its looks are kept
+          self.timed_before.note(o.region)
         if self.dynamic and o.measured and o.compiled:
           o = elsewhere(self.loaded, o, o.compiled, self.dynamic, self.target)
         if self.instances and o.measured and o.compiled:

@@ -37,12 +37,23 @@ def test_the_page_is_what_the_records_give(monkeypatch, capsys):
 
 def test_a_line():
   rows = [row(), row(target="local", optimized_us=400.0, ratio=1.86, ratio_95=[1.8, 1.9], optimize_s=90)]
-  line = "| bert | 743 | 502 | 1.48 (1.46 to 1.50) | 400 | 1.86 (1.80 to 1.90) | 24 s / 90 s |"
+  line = "| bert | 743 | 502 | 1.48 (1.46 to 1.50) | 400 | 1.86 (1.80 to 1.90) | - | 24 s / 90 s |"
   assert whole_table.table(rows)[2:] == [line]
   assert whole_table.table([row(date=OLD, custom_nodes=0)])[2:] == [
-    "| bert | 743 | 502* | 1 (as it was) | - | - | 24 s |"
+    "| bert | 743 | 502* | 1 (as it was) | - | - | - | 24 s |"
   ]
-  assert whole_table.table([failed()])[2:] == ["| bert | - | failed | - | - | - | 24 s |"]
+  assert whole_table.table([failed()])[2:] == ["| bert | - | failed | - | - | - | - | 24 s |"]
+
+
+def test_how_far_predictions_are_off():
+  off = whole_table.table([row(predicted={"after_us": 401.36})])[2].split(" | ")[-2]
+  assert off == "-20%"
+  kernels = [
+    {"predicted_us": p, "measured_us": m} for p, m in ((9.0, 10.0), (5.0, 10.0), (10.5, 10.0), (1, None))
+  ]
+  assert (
+    whole_table.table([row(target="local", replaced=kernels)])[2].split(" | ")[-2] == "kernels -10% (-50%)"
+  )
 
 
 def test_the_caption_says_what_it_was_measured_on():

@@ -10,7 +10,7 @@ from pathlib import Path
 import child_work
 import pytest
 
-from mirage_onnx.custom_op.child import Ended, in_child
+from mirage_onnx.custom_op.child import Child, Ended, in_child
 
 
 @pytest.mark.parametrize("request_", ["answer", "print"])
@@ -59,3 +59,18 @@ def test_a_parent_that_is_killed(after_s):
   )  # fmt: skip
   assert done.returncode == -signal.SIGKILL
   assert done.stderr == ""
+
+
+def test_one_process_for_many_requests_and_a_new_one_behind_a_crash():
+  child = Child("child_work")
+  try:
+    child.begin()
+    first = child._worker.pid
+    assert child.ask("answer", 60) == ("answer", 3) and "ValueError" in str(child.ask("fail", 60))
+    assert child.ask("print", 60) == ("print", 3) and child._worker.pid == first
+    assert "SIGSEGV" in str(child.ask("crash", 60)) and child._worker is None
+    assert child.ask("hang", 2).late
+    assert child.ask("answer", 60) == ("answer", 3) and child._worker.pid != first
+  finally:
+    child.close()
+  assert child._worker is None

@@ -10,7 +10,7 @@ from timed_models import busy, save
 from mirage_onnx.custom_op import race as module
 from mirage_onnx.custom_op.child import Ended
 from mirage_onnx.custom_op.input_facts import input_facts
-from mirage_onnx.custom_op.race import ROUNDS, Arm, Failed, Race, Times, _Session, race, rounds_us
+from mirage_onnx.custom_op.race import ROUNDS, Arm, Failed, Race, Racer, Times, _Session, race, rounds_us
 from mirage_onnx.tune.paired import LOOKS, PairedVerdict
 
 
@@ -71,6 +71,20 @@ def test_whose_failure_it_is(tmp_path, monkeypatch):
   assert race(question(good, good)) == Failed(1, "1 running: ended by SIGSEGV")
   monkeypatch.setattr(module, "in_child", lambda *_: Ended("its start", "ended by SIGKILL"))
   assert race(question(good, good)).arm is None
+
+
+def test_races_in_one_process(tmp_path):
+  good, bad = save(tmp_path / "good.onnx", 1), tmp_path / "bad.onnx"
+  bad.write_bytes(b"no model")
+  racer = Racer()
+  try:
+    racer.begin()
+    first = racer._child._worker.pid
+    assert isinstance(racer(question(good, good)), Times)
+    assert racer(question(good, bad)).arm == 1  # an answer, too
+    assert isinstance(racer(question(good, good)), Times) and racer._child._worker.pid == first
+  finally:
+    racer.close()
 
 
 def test_an_arm_may_run_bodies(tmp_path):

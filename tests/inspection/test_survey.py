@@ -8,8 +8,8 @@ from small_models import norm_to_three
 
 from mirage_onnx.importer import load_model
 from mirage_onnx.inspection import survey_model
-from mirage_onnx.inspection.work import Flops
 from mirage_onnx.match.disappearing import disappearing
+from mirage_onnx.match.work import Flops
 from mirage_onnx.target import H200
 
 

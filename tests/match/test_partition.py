@@ -185,6 +185,20 @@ def test_windows_lose_next_to_nothing(net, layers, monkeypatch):
   assert 0.98 * gains[0] <= gains[1] <= gains[0] + 0.05
 
 
+def test_a_rough_choice_is_nearly_as_good(net, monkeypatch):
+  program, found, times, node_us = gated_layers(net, 6)
+  best = gain(program, choose(program, found, times, node_us), found, times, node_us)
+  monkeypatch.setattr(partition, "WINDOW", 70)
+  real, calls = optimize.milp, []
+  monkeypatch.setattr(
+    optimize, "milp", lambda *a, **k: calls.append(k["options"]["mip_rel_gap"]) or real(*a, **k)
+  )
+  used = choose(program, found, times, node_us, rough=True)
+  assert is_acyclic(program, [found[i] for i in used])
+  assert 0.95 * best <= gain(program, used, found, times, node_us) <= best + 0.05
+  assert set(calls) == {partition.ROUGH}
+
+
 def test_windows_where_the_whole_is_not_proven(net, monkeypatch):
   """The solver's time ends before it has found anything: what windows find is taken."""
   program, found, times, node_us = gated_layers(net, 3)

@@ -135,6 +135,20 @@ def test_threads_wait_for_the_first_of_a_structure(threads):
   ])  # fmt: skip
 
 
+def test_the_preferred_one_is_next_and_before_it_the_first_of_its_family():
+  shared, worker = searches(StructureStore(None, SETTING)), Worker()
+  firsts = list(shared.order[: len(set(shared._families))])
+  kin = next(i for i in shared.order if i not in firsts)
+  first = shared._first[shared._families[kin]]
+  assert shared.take([kin]) == first  # it would wait for that one
+  other = next(i for i in firsts if i != first)
+  assert shared.take([kin, other]) == other  # which is searched elsewhere
+  shared.result(first, worker)
+  assert shared.take([kin]) == kin
+  rest = [shared.take(()) for _ in range(len(REGIONS) - 3)]
+  assert sorted([first, other, kin, *rest]) == [*range(len(REGIONS))] and shared.take(()) is None
+
+
 def test_an_error_of_the_first_does_not_hold_the_others():
   shared = searches(StructureStore(None, SETTING))
 

@@ -16,7 +16,7 @@ def outcome(key):
 def test_what_is_found_comes_while_the_rest_is_searched():
   go_on = threading.Event()
 
-  def search(tell, left):
+  def search(tell, asks):
     tell(outcome("a"))
     go_on.wait(20)
     tell(outcome("b"))
@@ -31,11 +31,26 @@ def test_what_is_found_comes_while_the_rest_is_searched():
     assert [one.outcome and one.outcome.region.key for one in found] == ["b", None]
 
 
+def test_who_tells_much_is_not_heard_for_ever():
+  news, end = News(), time.monotonic() + 3
+
+  def tell():
+    while time.monotonic() < end:
+      news.tell(Searched(outcome("a")))
+      time.sleep(0.01)
+
+  thread = threading.Thread(target=tell)
+  thread.start()
+  assert news.take(20) and time.monotonic() < end - 1
+  thread.join()
+  assert len(news.take(0)) > 10 and news.take(0) == []
+
+
 def test_who_leaves_ends_the_search():
   asked = []
 
-  def search(tell, left):
-    while not left():
+  def search(tell, asks):
+    while not asks.is_left:
       asked.append(time.sleep(0.01))
 
   with Arriving(search) as arriving:
@@ -43,8 +58,27 @@ def test_who_leaves_ends_the_search():
   assert asked and not arriving._thread.is_alive()
 
 
+def test_a_search_that_nobody_wants_more_of_ends_while_what_was_found_is_used():
+  seen = []
+
+  def search(tell, asks):
+    while not asks.is_left:
+      seen.append(asks.preferred)
+      time.sleep(0.01)
+    tell(outcome("a"))
+
+  with Arriving(search) as arriving:
+    arriving.preferred = ("b", "a")
+    time.sleep(0.05)
+    arriving.leave()
+    found = arriving.news.take(20)
+    while len(found) < 2:
+      found += arriving.news.take(20)
+  assert seen[-1] == ("b", "a") and found[0].outcome.region.key == "a" and found[1].outcome is None
+
+
 def test_an_error_of_the_search_is_raised_by_who_takes_the_news_or_leaves():
-  def search(tell, left):
+  def search(tell, asks):
     raise OSError("disk")
 
   with pytest.raises(OSError, match="disk"), Arriving(search) as arriving:

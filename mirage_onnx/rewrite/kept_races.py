@@ -1,0 +1,99 @@
+"""Races that an earlier run has timed on this machine: who writes the same bytes again need not wait.
+
+The key holds the bytes of the model files, the weights' files (names, sizes and times of change), which
+nodes run their bodies, what was asked, the machine, and the source of what times. A race that ended before
+its first look says nothing, and is not kept.
+"""
+
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+
+import onnx
+
+from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Racer, Times
+from mirage_onnx.rewrite.external import data_files
+from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.journal_lines import UNREADABLE
+from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.structures import cache_folder
+from mirage_onnx.tune.lock import file_hash
+from mirage_onnx.tune.machine import present_machine
+from mirage_onnx.tune.paired import LOOKS, Speedup
+
+
+class KeptRacer(Racer):
+  """A ``Racer`` with ``store`` in front of it; the process begins when something is not known."""
+
+  def __init__(self, store: KeptFolder, ask: Callable[[Race], Times | Failed] | None = None) -> None:
+    super().__init__()
+    self._store, self._asked = store, ask or super().__call__
+
+  @classmethod
+  def of_user(cls) -> Racer:
+    """With the user's measurements, if any are kept."""
+    folder = cache_folder("measurements")
+    machine = present_machine() if folder is not None else None
+    if machine is None:
+      return Racer()
+    return cls(KeptFolder(folder, {**machine.text, "races": source_digest("custom_op", "tune")}))
+
+  def __call__(self, question: Race) -> Times | Failed:
+    """As ``race``."""
+    try:
+      key = self._key(question)
+    except OSError:
+      return self._asked(question)
+    if (known := _times(self._store.get(key))) is not None:
+      return known
+    found = self._asked(question)
+    if isinstance(found, Times) and all(s.openings >= LOOKS[0] for r in found.rows for s in r.speedups):
+      self._store.put(key, _value(found))
+    return found
+
+  def _key(self, q: Race) -> str:
+    """Raises OSError where a file cannot be read."""
+    points = [sorted(p.items()) for p in q.points]
+    asked = repr((q.pairs, q.alpha, points, q.provider, q.seed))
+    return self._store.key("race", asked, *map(_arm_text, q.arms))
+
+
+def _arm_text(arm: Arm) -> str:
+  path = Path(arm.path)
+  files = data_files(onnx.load(path, load_external_data=False), path.parent)
+  facts = [f"{f} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in sorted(files)]
+  return "\n".join((file_hash(path), *sorted(arm.bodies), *facts))
+
+
+def _value(found: Times) -> dict[str, object]:
+  rows = [
+    [r.sizes, r.how, list(r.us),
+     [[s.mean, s.low, None if s.high == inf else s.high, s.openings, s.alpha] for s in r.speedups]]
+    for r in found.rows
+  ]  # fmt: skip
+  return {
+    "rows": rows, "launches": list(found.launches), "skipped": list(found.skipped),
+    "by_node": [dict(n) for n in found.by_node],
+  }  # fmt: skip
+
+
+def _times(value: dict[str, object] | None) -> Times | None:
+  """What is kept as the times of a race, or None where it says none."""
+  try:
+    if value is None:
+      return None
+    rows = tuple(
+      Raced(
+        str(sizes), str(how), tuple(float(u) for u in us),
+        tuple(
+          Speedup(float(m), float(low), inf if high is None else float(high), int(n), float(a))
+          for m, low, high, n, a in speedups
+        ),
+      )
+      for sizes, how, us, speedups in value["rows"]  # type: ignore[attr-defined]
+    )  # fmt: skip
+    by_node = tuple({str(k): int(v) for k, v in n.items()} for n in value["by_node"])  # type: ignore[attr-defined]
+    launches = tuple(int(n) for n in value["launches"])  # type: ignore[attr-defined]
+    return Times(rows, launches, tuple(map(str, value["skipped"])), by_node)  # type: ignore[call-overload]
+  except UNREADABLE:
+    return None

@@ -1,0 +1,63 @@
+"""The choice that predictions would have made, of what was measured: it runs against the measured one.
+
+    measured choice: prices are shares of ONNX Runtime's times that a region by itself was measured to take
+    predicted choice: prices are predicted times, what wins by a margin; both with the same kernels
+
+A region by itself says only so much of the whole model: what its neighbours leave in the L2, what launches
+hide. So the whole model with either is timed, and the better one is written (``racing.Gate.prefers``). Every
+kernel of both was right on this GPU; what was not timed is in neither.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mirage_onnx.ir import Program
+from mirage_onnx.match.partition import choose
+from mirage_onnx.tune.dynamic import Dynamic
+from mirage_onnx.tune.instances import Chosen, InstanceChecks
+from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.race import Lost
+
+
+def predicted_choice(
+  program: Program,
+  outcomes: Mapping[str, Outcome],
+  node_us: Mapping[str, float],
+  alone: Mapping[str, tuple[str, float]] | None,
+  margin: float,
+  *,
+  until: float,
+  instances: InstanceChecks,
+  dynamic: Dynamic,
+) -> tuple[Chosen, ...]:
+  """What predictions would choose of the regions of ``outcomes`` that were measured.
+
+  ``margin``: the least predicted gain of a region, as a share of its time. ``until``: of ``time.monotonic``.
+  """
+  offered = dict[str, tuple[Outcome, float]]()
+  for key, o in outcomes.items():
+    own = _compiled(o)
+    if own is None or o.result is None or not o.result.candidates:
+      continue
+    predicted_us = o.result.candidates[0].candidate.predicted_us
+    if predicted_us <= o.baseline_us * (1 - margin):
+      offered[key] = own, predicted_us / (1 - margin)
+  while offered:
+    live = [(c, o, us) for o, us in offered.values() for c in o.instances]
+    picked = choose(program, [c for c, *_ in live], [us for *_, us in live], node_us, alone, until)
+    chosen = tuple((live[i][0], live[i][1]) for i in picked)
+    lost = {**instances.refused(chosen), **dynamic.losers(chosen)}
+    if not lost:
+      return chosen
+    for key in lost:
+      del offered[key]
+  return ()
+
+
+def _compiled(o: Outcome) -> Outcome | None:
+  """``o`` with its fastest right program, also where that was slower by itself; None without one."""
+  if o.measured and o.compiled:
+    return replace(o, rejection=None)
+  if isinstance(o.rejection, Lost) and o.rejection.measured and o.rejection.best:
+    return replace(o, compiled=o.rejection.best, measured=o.rejection.measured, rejection=None)
+  return None

@@ -1,0 +1,80 @@
+"""Races that are known: the same bytes are not timed twice, and what says nothing is not kept."""
+
+from dataclasses import replace
+from math import inf
+
+import onnx
+import pytest
+from small_models import Net
+
+from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Times
+from mirage_onnx.rewrite.kept_races import KeptRacer
+from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.tune.paired import Speedup
+
+
+@pytest.fixture
+def models(tmp_path):
+  paths = []
+  for seed in (1, 2):
+    net = Net(seed=seed)
+    onnx.save(net.model(net.Exp(net.MatMul(net.input(4, 8), net.weight(8, 8)))), tmp_path / f"{seed}.onnx")
+    paths.append(tmp_path / f"{seed}.onnx")
+  return paths
+
+
+def times(openings=4, high=1.2):
+  rows = (Raced("n=4", "graph", (10.0, 9.0), (Speedup(1.1, 1.05, high, openings, 0.005),)),)
+  return Times(rows, (0, 4), ("n=9",), ({}, {"a": 4}))
+
+
+class Asked:
+  def __init__(self, answer):
+    self.answer, self.questions = answer, []
+
+  def __call__(self, question):
+    self.questions.append(question)
+    return self.answer
+
+
+def question(models, **more):
+  return Race(tuple(Arm(str(m)) for m in models), ((0, 1),), 5.0, 0.01, ({"n": 4},), **more)
+
+
+@pytest.mark.parametrize("high", [1.2, inf])
+def test_it_is_asked_once(models, tmp_path, high):
+  ask, store = Asked(times(high=high)), KeptFolder(tmp_path / "kept", {"gpu": "one"})
+  assert KeptRacer(store, ask)(question(models)) == times(high=high)
+  again = KeptRacer(store, ask)(replace(question(models), seconds=1.0))  # how long it may take is no matter
+  assert again == times(high=high) and len(ask.questions) == 1
+
+
+def test_whatever_differs_is_asked(models, tmp_path):
+  ask, store = Asked(times()), KeptFolder(tmp_path / "kept", {"gpu": "one"})
+  racer = KeptRacer(store, ask)
+  racer(question(models))
+  first = question(models)
+  racer(replace(first, arms=(first.arms[0], Arm(first.arms[1].path, frozenset({"y"})))))
+  racer(replace(first, alpha=0.05))
+  racer(replace(first, points=({"n": 5},)))
+  KeptRacer(KeptFolder(tmp_path / "kept", {"gpu": "two"}), ask)(first)
+  assert len(ask.questions) == 5
+  models[1].write_bytes(models[0].read_bytes())
+  racer(first)
+  assert len(ask.questions) == 6
+
+
+@pytest.mark.parametrize("answer", [Failed(1, "no memory"), times(openings=2)])
+def test_what_says_nothing_is_not_kept(models, tmp_path, answer):
+  ask, store = Asked(answer), KeptFolder(tmp_path / "kept", {})
+  for _ in range(2):
+    assert KeptRacer(store, ask)(question(models)) == answer
+  assert len(ask.questions) == 2
+
+
+def test_damage_is_asked_again(models, tmp_path):
+  ask, store = Asked(times()), KeptFolder(tmp_path / "kept", {})
+  KeptRacer(store, ask)(question(models))
+  for file in (tmp_path / "kept").iterdir():
+    file.write_bytes(file.read_bytes().replace(b"graph", b"grapf"))
+  assert KeptRacer(store, ask)(question(models)) == times() and len(ask.questions) == 2
