@@ -4,8 +4,8 @@
 
 The custom-op library and the stand-in driver are built under the sanitizers, so a write beyond a
 tensor ends the process. Prints the number of runs that were right, refused while the session was
-made, and refused in the run, and the most milliseconds of the processor that one took; anything else, and over
-``LIMIT_S``, is a fault, whose seed is told. From seed ``ODD`` on it is the
+made, and refused in the run, and the most milliseconds of the processor that one took; anything else, and
+over ``LIMIT_S``, is a fault, whose seed is told. From seed ``ODD`` on it is the
 structure of the graph that is another: what a node reads and makes, its attribute, its name, its bundle.
 """
 
