@@ -200,6 +200,7 @@ def run(seed, driver):
   data, n = case(seed)
   options = onnxruntime.SessionOptions()
   options.log_severity_level = 4
+  options.intra_op_num_threads = 1  # of many cores, each waits at work for a task
   try:
     session = InferenceSession(data, options, ["CPUExecutionProvider"], ep="host", driver=driver)
   except Exception as error:
