@@ -108,9 +108,7 @@ def find_candidates(
     elif node.name not in covered:
       failed = next((failures[o] for o in node.outputs if o in failures), None)
       rejections.append(
-        Rejection(failed.code, failed.reason, (node.name,))
-        if failed
-        else Rejection(*alone, (node.name,))
+        Rejection(failed.code, failed.reason, (node.name,)) if failed else Rejection(*alone, (node.name,))
       )
   return Matches(tuple(candidates.values()), tuple(rejections))
 
