@@ -173,6 +173,17 @@ class Kills:
     found = contents(self.out.parent)
     return next((k for k, right in enumerate(self.right) if found == right), None)
 
+  def differs(self, k):
+    """Where the output is not the result ``k``: its files, and what there is around the first other byte."""
+    right, found = self.right[k], contents(self.out.parent)
+    if found.keys() != right.keys():
+      return f"{sorted(found)}, not {sorted(right)}"
+    name = next(n for n in right if right[n] != found[n])
+    a, b = right[name], found[name]
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    near = slice(max(0, at - 40), at + 40)
+    return f"{name} of {len(b)} bytes, not {len(a)}; at {at} {b[near]}, not {a[near]}"
+
   def kill(self, n, rng, takes):
     """One run that is killed: what kind, and what the output is then."""
     was = self.now()
@@ -193,7 +204,7 @@ class Kills:
       return kind, "the input changed"
     now = self.now()
     if by == 0 and now != other:
-      return kind, "a whole run wrote something else"
+      return kind, f"a whole run wrote something else: {self.differs(other)}"
     return (kind if by else "not killed"), {None: "wrong", was: "the old one", other: "the new one"}[now]
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 HOPELESS, SLOW_US = -1.0, 1e6
 #: The most of the budget that goes into the times of single nodes.
 NODES_SHARE = 0.1
+#: Regions are looked for so long, however short the budget (real models take less), those of a lock always.
+LEAST_MATCH_S = 1.0
 #: The budget with which timing is as patient as usual (``tune/exploring.py``), and the least patience.
 PATIENT_S, LEAST_PATIENCE = 300.0, 0.25
 
@@ -150,7 +153,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     declared = declared_sizes(program, options.shapes)
     timed = options.measure or options.lock is not None
     limits = replace(TILED if options.tiled else Limits(), single=options.every, reductions=timed)
-    matches = find_candidates(program, limits, declared.typical).beside(options.beside)
+    end = inf if options.lock is not None else max(budget.search, time.monotonic() + LEAST_MATCH_S)
+    matches = find_candidates(program, limits, declared.typical, end).beside(options.beside)
     typical = program.sized(declared.typical)
     node_us = _node_us(typical, options)
     if options.measure and not options.every and options.lock is None:

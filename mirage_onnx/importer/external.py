@@ -23,10 +23,14 @@ MAX_ELEMENTS = 1 << 48
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 #: Bits of the types that pack several elements into a byte; onnx gains more with time.
 _PACKED_BITS: dict[int, int] = {
-  TensorProto.DataType.Value(name): 2 if name.endswith("INT2") else 4
-  for name in TensorProto.DataType.keys()  # noqa: SIM118 (no mapping)
-  if name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
-}
+  TensorProto.DataType.Value(name): bits
+  for name, bits in {
+    "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
+  }.items()
+  if name in TensorProto.DataType.keys()  # noqa: SIM118 (no mapping)
+}  # fmt: skip
+#: Those that are so in the field of integers, too; of others each entry is an element.
+_PACKED_IN_INTS = {kind for kind, bits in _PACKED_BITS.items() if bits < 6}
 #: Typed fields, and how many entries one element takes.
 _TYPED_FIELDS: dict[int, tuple[str, int]] = {
   TensorProto.FLOAT: ("float_data", 1), TensorProto.DOUBLE: ("double_data", 1),
@@ -109,9 +113,9 @@ def check_stored(tensor: TensorProto, base_dir: Path | None) -> None:
       )
     return
   field, per_element = _TYPED_FIELDS.get(tensor.data_type, ("int32_data", 1))
-  if tensor.data_type in _PACKED_BITS:
-    return
   found, count = len(getattr(tensor, field)), math.prod(tensor.dims) * per_element
+  if tensor.data_type in _PACKED_IN_INTS:  # a byte in each entry
+    count = size_bytes(tensor) or 0
   if found != count:
     raise MirageError(
       "MODEL_INVALID",

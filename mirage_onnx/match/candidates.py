@@ -1,8 +1,10 @@
 """Candidate regions: the cones of ``cuts``, with what each yields, in canonical form."""
 
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
@@ -46,16 +48,20 @@ class Matches:
 
 
 def find_candidates(
-  program: Program, limits: Limits | None = None, sizes: Mapping[str, int] | None = None
+  program: Program,
+  limits: Limits | None = None,
+  sizes: Mapping[str, int] | None = None,
+  until: float = inf,
 ) -> Matches:
   """All candidate regions of ``program``, and why nodes are in none.
 
-  ``sizes``: what regions assume of the names of dimensions, at least 2 (else ``ASSUMED``).
+  ``sizes``: what regions assume of the names of dimensions, at least 2 (else ``ASSUMED``). ``until``: when
+  (of ``time.monotonic``) no more are looked for; of dense graphs a node takes 4 ms.
   """
   bounds = limits or Limits()
   graph = Graph(program, runtime=bounds.runtime)
   borders = Borders(graph)
-  cuts, maker = find_cuts(borders, bounds), RegionMaker(program, sizes)
+  cuts, maker = find_cuts(borders, bounds, until), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}
   failures: dict[str, Rejection] = {}
   leaves = {x for options in cuts.values() for cut in options for x in cut.leaves}
@@ -84,13 +90,16 @@ def find_candidates(
 
   natural = deque(x for x in cuts if borders.is_natural(x))
   most_work = max(LEAST_WORK, WORK_PER_NODE * len(program.nodes))
-  while natural and maker.work <= most_work:
+  while natural and maker.work <= most_work and time.monotonic() < until:
     make(natural.popleft())
   inside = set[str]()
-  while natural:
+  while natural and time.monotonic() < until:
     if graph.producer[tensor := natural.pop()].name not in inside:
       inside |= make(tensor, one=True)
   covered = {n for c in candidates.values() for n in c.nodes}
+  alone = ("TOO_SMALL", "nothing beside it to fuse with")
+  if time.monotonic() >= until:
+    alone = ("BUDGET", "the time budget ended before regions with it were looked for")
   rejections = []
   for node in program.nodes:
     reason = graph.reasons[node.name]
@@ -99,9 +108,7 @@ def find_candidates(
     elif node.name not in covered:
       failed = next((failures[o] for o in node.outputs if o in failures), None)
       rejections.append(
-        Rejection(failed.code, failed.reason, (node.name,))
-        if failed
-        else Rejection("TOO_SMALL", "nothing beside it to fuse with", (node.name,))
+        Rejection(failed.code, failed.reason, (node.name,)) if failed else Rejection(*alone, (node.name,))
       )
   return Matches(tuple(candidates.values()), tuple(rejections))
 

@@ -7,8 +7,10 @@ tensor the best few cuts are kept (priority cuts). No cone knows what its operat
 is bounded by counts of contractions, nodes and leaves.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.graph import Graph
@@ -60,13 +62,18 @@ class Cut:
   depth: int
 
 
-def find_cuts(borders: Borders, limits: Limits) -> dict[str, tuple[Cut, ...]]:
-  """The kept cuts of every tensor that a region may compute, in topological order."""
+def find_cuts(borders: Borders, limits: Limits, until: float = inf) -> dict[str, tuple[Cut, ...]]:
+  """The kept cuts of every tensor that a region may compute, in topological order.
+
+  ``until``: when (of ``time.monotonic``) those that are left have none.
+  """
   graph = borders.graph
   found: dict[str, tuple[Cut, ...]] = {}
   for node in graph.program.nodes:
     if graph.reasons[node.name] is not None:
       continue
+    if time.monotonic() > until:
+      break
     own = graph.contractions(node.name)
     choices: list[list[Cut]] = []
     for tensor in graph.activations(node):

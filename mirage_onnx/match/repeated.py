@@ -120,7 +120,7 @@ class RegionMaker:
       view = replace(x.view, source=source, picks=picks) if x.view and source else None
       return replace(x, tensor=replace(x.tensor, name=own(x.tensor.name)), view=view)
 
-    return replace(
+    made = replace(
       first,
       nodes=nodes,
       steps=tuple(_named(s, like) for s, like in zip(steps, first.steps, strict=True)),
@@ -130,6 +130,9 @@ class RegionMaker:
       outputs=tuple(map(renamed, first.outputs)),
       inner_dims={own(k): v for k, v in first.inner_dims.items()},
     )
+    # No tensor of the model is in them; to find them again takes as long as all above.
+    vars(made).update(structure=first.structure, text=first.text, key=first.key)
+    return made
 
 
 def _value(x: Constant) -> Form:

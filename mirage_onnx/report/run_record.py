@@ -85,6 +85,7 @@ class RegionRecord(Struct, frozen=True):
   """A distinct region that was replaced; ``names``: tensor of the µGraph -> name in the model.
 
   ``axes``: extents, with dynamic dimensions of a typical size (``typical``). Times are of one place.
+  ``ran``: "measured" or "" (what is in older models: emulated, never ran).
   """
 
   id: str

@@ -1,19 +1,16 @@
 """Every field of every line of a plan that was really made, altered alone, with every hash right again."""
 
-import re
 from dataclasses import replace
-from itertools import pairwise
 
 import onnx
 import pytest
+from altered_plans import alterations
 from refused import refused
 from small_models import Net, region_of, search_region
 
 from mirage_onnx import cli
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.custom_op import read_bundle
-from mirage_onnx.custom_op.expr import OPERATORS
-from mirage_onnx.custom_op.plan import DTYPES, parse_plan
 from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import Exit, MirageError
 from mirage_onnx.importer import load_model
@@ -22,12 +19,6 @@ from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.rewrite.model import BUNDLE_NAME
 from mirage_onnx.target import H200
 from tests.support.rewritten import chain, tampered
-
-#: What of a line is no name, number or sign of the language's own.
-KEYWORDS = frozenset(
-  "plan input equal output workspace variant launch grid block cluster smem pdl args".split()
-)
-TOKEN = re.compile(r"[^ ,#:]+")
 
 
 @pytest.fixture(scope="module")
@@ -53,67 +44,6 @@ def static():
 def plan_of(model, k):
   (stored,) = (t for t in model.graph.initializer if t.name == BUNDLE_NAME)
   return read_bundle(read_tensor(stored, None).tobytes()).plans[k]
-
-
-def others(token, line, names):
-  """What may stand for a token, in a line of this head."""
-  if token in DTYPES:
-    yield from ("f64", "f16" if token != "f16" else "bf16")
-  elif token in OPERATORS and line != "input":
-    yield from sorted(OPERATORS.keys() - {token})
-  elif re.fullmatch(r"-?[0-9]+", token):
-    yield from {str(max(0, int(token) + d)) for d in (-1, 1, -32, 32)} | {str(2 * int(token)), "*"} - {token}
-  elif token == "*":
-    yield "7"
-  elif re.fullmatch(r"d[0-9]+\.[0-9]+", token):
-    yield from (*(f"d{i}.{a}" for i in range(4) for a in range(3)), "1", "64")
-  elif re.fullmatch(r"[io][0-9]+", token):
-    yield from ("i0", "i1", "i2", "i3", "o0", "w:0", "w:256")
-  elif token in ("w", "i32"):
-    yield from ("i64", "i0")
-  else:
-    yield from {f"{token}x", *names} - {token}
-
-
-def altered(text):
-  """(what, the plan with it) for all that a plan can be altered in at one place."""
-  lines = text.splitlines()
-  names = [line.split(" ")[2] for line in lines if line.startswith("launch")]
-  for n, line in enumerate(lines):
-    head = line.split(" ")[0]
-    for found in TOKEN.finditer(line):
-      if found[0] in KEYWORDS:
-        continue
-      for new in others(found[0], head, names):
-        yield f"{n + 1}: {found[0]} {new}", [*lines[:n], line[: found.start()] + new + line[found.end() :]], n
-    words = line.split(" ")
-    if head == "launch":
-      for i in range(16, len(words)):
-        yield f"{n + 1}: without {words[i]}", [*lines[:n], " ".join(words[:i] + words[i + 1 :])], n
-        yield f"{n + 1}: twice {words[i]}", [*lines[:n], " ".join([*words[:i], words[i], *words[i:]])], n
-        for j in range(i):
-          turned = [words[i] if k == j else words[j] if k == i else w for k, w in enumerate(words)]
-          yield f"{n + 1}: {j} {i} change places", [*lines[:n], " ".join(turned)], n
-    yield f"{n + 1}: gone", lines[:n], n
-    yield f"{n + 1}: twice", [*lines[:n], line, line], n
-    for more in ("equal d0.0 1", "workspace 256", "variant 0", "variant 1"):
-      yield f"{n + 1}: behind {more}", [*lines[:n], more, line], n
-  for n, (a, b) in enumerate(pairwise(lines)):
-    yield f"{n + 1}: behind the next", [*lines[:n], b, a], n + 1
-
-
-def alterations(text):
-  """Those that still are plans, each once."""
-  lines, found = text.splitlines(), {}
-  for what, start, n in altered(text):
-    new = "".join(f"{line}\n" for line in (*start, *lines[n + 1 :]))
-    try:
-      parse_plan(new)
-    except MirageError:
-      continue
-    if new != text:
-      found.setdefault(new, what)
-  return found
 
 
 def with_text(k, text):

@@ -1,5 +1,6 @@
 """Which regions are offered: golden tables of the models, and the rules one by one."""
 
+import time
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -9,11 +10,13 @@ import pytest
 from onnx import helper
 from small_models import Net, largest, matches, search_region
 
+from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import TILED, Limits
 from mirage_onnx.superopt.space import ALL
+from mirage_onnx.target import H200
 from mirage_onnx.verify.equivalence import check_terms
 
 MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.onnx"))
@@ -322,3 +325,28 @@ def test_enumeration_is_deterministic():
   program = import_model(load_model(path))
   a, b = (table(find_candidates(program)) for _ in range(2))
   assert a == b
+
+
+def test_no_more_are_looked_for_when_the_time_is_over():
+  net = Net()
+  made = net.Relu(net.MatMul(net.rms(net.input(8, 64)), net.weight(64, 64)))
+  program = import_model(load_model(net.model(made)))
+  assert find_candidates(program).candidates
+  found = find_candidates(program, until=0.0)
+  assert not found.candidates
+  assert {r.code for r in found.rejections} == {"BUDGET"}
+  assert {n for r in found.rejections for n in r.nodes} == {n.name for n in program.nodes}
+
+
+@pytest.mark.slow  # thousands of nodes
+def test_a_dense_graph_does_not_outrun_its_budget():
+  """A ladder of 4000 nodes took 15 s of the processor, whatever its budget."""
+  net = Net()
+  names = [net.input(8, 64), net.input(8, 64)]
+  for k in range(4000):
+    names.append(getattr(net, ("Add", "Mul", "Sub")[k % 3])(names[-1], names[-2]))
+  loaded = load_model(net.model(names[-1]))
+  began = time.process_time()
+  run = pipeline.run(loaded, pipeline.Options(H200, budget_s=1.0, workers=1))
+  assert time.process_time() - began < 8.0  # looking ended after one second
+  assert "BUDGET" in {r.code for r in run.matches.rejections} and not run.chosen

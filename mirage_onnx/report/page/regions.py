@@ -83,9 +83,8 @@ def _card(record: RunRecord, i: int, kernels: RegionKernels) -> Markup:
   mine = [p for p in record.places if p.region == i]
   heading = f"card-{i}"
   gain = f"{_baseline(r)} → {us(r.ours_us)} µs ({times(r.baseline_us, r.ours_us)}), "
-  lead = f"{gain}{r.choice}; limit {us(r.work.floor_us)} µs. " + _RAN.get(
-    r.ran, f"Before it was written: {r.ran}."
-  )
+  ran = _RAN.get(r.ran, f"Before it was written: {r.ran}.")
+  lead = f"{gain}{r.choice}; limit {us(r.work.floor_us)} µs. {ran}".rstrip()
   return el(
     "article",
     el("h3", _swatch(i), f"{r.id} · {_title(record, mine)}", id=heading),
@@ -105,6 +104,7 @@ _RAN = {
   "measured": "Its kernels ran and were timed on the GPU.",
   "emulated": "Its kernels ran in the emulator, at reduced sizes.",
   "never ran": "Its kernels never ran before they were written.",
+  "": "",
 }
 
 
