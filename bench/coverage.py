@@ -159,12 +159,16 @@ def earlier(folder):
   return {k: v for k, v in data.items() if k not in ("bytes_share", "codes")}, records
 
 
-def merge(out, lines, folders):
-  """Write the record with the lines of others, the last one first in what it says of the run."""
-  for folder in folders:
+def merge(out, folders):
+  """Write the record with the lines of others, the last one first in what it says of the run.
+
+  Lines of a record from before each said its own commit are of that record's, or of later ones.
+  """
+  lines = {}
+  for folder in (*((out,) if (out / RECORD).exists() else ()), *folders):
     about, found = earlier(folder)
     for r in found:
-      r = r if r.commit else replace(r, commit=about["commit"][:12])
+      r = r if r.commit else replace(r, commit=f"{about['commit'][:12]} or later")
       if not (r.error and r.name in lines):
         lines[r.name] = r
   write(out, about, [r for _, r in sorted(lines.items())])
@@ -191,9 +195,9 @@ def main():
   if given.show:
     print(text.table(*earlier(given.out)), end="")
     return 0
-  lines = {r.name: r for r in earlier(given.out)[1]} if (given.out / RECORD).exists() else {}
   if given.merge:
-    return merge(given.out, lines, given.merge)
+    return merge(given.out, given.merge)
+  lines = {r.name: r for r in earlier(given.out)[1]} if (given.out / RECORD).exists() else {}
   wanted = [n for n in given.names or known if given.again or n not in lines]
   about = {**facts(_PACKAGES), "target": "h200"}
   about["versions"]["onnxruntime"] = onnxruntime.__version__  # of either package

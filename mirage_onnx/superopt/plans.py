@@ -14,7 +14,7 @@ yields a few plans: a search that ends early has those.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from math import inf
@@ -214,7 +214,7 @@ class Plans:
     g, depth = self.units.graph, self.units.depth
     ordered = sorted(missing, key=lambda c: (-depth[c], c))
     first, others = ordered[0], ordered[1:]
-    counts = range(len(others), -1, -1)
+    counts: Sequence[int] = range(len(others), -1, -1)
     if len(missing) > GROUPED:
       self.counts.prune("a kernel of some of many values")
       counts = (len(others), 1, 0)
