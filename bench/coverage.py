@@ -2,6 +2,7 @@
 
     python bench/coverage.py [NAME ...] [--again] [--jobs N] [--limit-s N] [--flags JSON] [--out DIR]
     python bench/coverage.py --show [--out DIR]
+    python bench/coverage.py --merge DIR ... [--out DIR]
     python bench/coverage.py --from FOLDER ...   (models with their weights, NAME.onnx)
 
 Makes each model of ``models/architectures/real.tar.xz``, optimizes it for an H200 with default
@@ -9,7 +10,8 @@ flags and an empty cache, runs the result in onnxruntime without the library aga
 one node of every plan in the emulator against its region; then optimizes it once more. Every stage is
 a process with a time limit. Writes OUT/coverage.json after each model; models that have a line there
 are left out, unless ``--again``. ``--jobs``: so many models at a time, each on two cores of its own.
-``--show`` prints it as text.
+``--show`` prints it as text; ``--merge`` takes the lines of other records (of each model the last one that
+ended well) into it. Each line says the commit that it was made with.
 Exit 1 if a model was refused or its result is wrong.
 """
 
@@ -48,15 +50,15 @@ _PACKAGES = ("onnx", "numpy", "scipy")
 _FLOATS = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
 
 
-def record(name, path, scratch, *, limit_s, check_s, flags, cores=()):
+def record(name, path, scratch, *, limit_s, check_s, flags, cores=(), commit=""):
   """Optimize and check one model; what goes wrong becomes part of the record.
 
-  ``cores``: those that it has, else all.
+  ``cores``: those that it has, else all. ``commit``: of this tree.
   """
   model = onnx.load(path, load_external_data=False)
   said = json.dumps(flags) if flags else "default"
   kept = {w: {**os.environ, "MIRAGE_CACHE_DIR": str(scratch / f"{w}.cache")} for w in ("optimize", "checks")}
-  blank = Record(name, kind_of(name), _float_type(model), _weight_bytes(path), flags=said)
+  blank = Record(name, kind_of(name), _float_type(model), _weight_bytes(path), flags=said, commit=commit)
 
   def stage(what, limit, *more):
     own = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
@@ -69,7 +71,7 @@ def record(name, path, scratch, *, limit_s, check_s, flags, cores=()):
     return replace(blank, error=_why(done, limit_s))
   row = json.loads((scratch / "row.json").read_text())
   line = replace(
-    blank, seconds=row["seconds"], cut_off=row["cut_off"],
+    blank, seconds=row["seconds"], stages=row["stages"], cut_off=row["cut_off"],
     coverage=msgspec.convert(row["coverage"], Coverage),
   )  # fmt: skip
   ran = stage("stock", check_s)
@@ -157,6 +159,22 @@ def earlier(folder):
   return {k: v for k, v in data.items() if k not in ("bytes_share", "codes")}, records
 
 
+def merge(out, folders):
+  """Write the record with the lines of others, the last one first in what it says of the run.
+
+  Lines of a record from before each said its own commit are of that record's, or of later ones.
+  """
+  lines = {}
+  for folder in (*((out,) if (out / RECORD).exists() else ()), *folders):
+    about, found = earlier(folder)
+    for r in found:
+      r = r if r.commit else replace(r, commit=f"{about['commit'][:12]} or later")
+      if not (r.error and r.name in lines):
+        lines[r.name] = r
+  write(out, about, [r for _, r in sorted(lines.items())])
+  return 0
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
@@ -167,6 +185,7 @@ def main():
   parser.add_argument("--check-s", type=float, default=240.0, help="time of one check")
   parser.add_argument("--flags", type=json.loads, default={}, help="other than default ones, of optimize()")
   parser.add_argument("--show", action="store_true", help="print the record, run nothing")
+  parser.add_argument("--merge", type=Path, nargs="+", metavar="DIR", help="take the lines of these records")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
   parser.add_argument("--scratch", type=Path, help="where models with their weights lie meanwhile")
   given = parser.parse_args()
@@ -176,10 +195,13 @@ def main():
   if given.show:
     print(text.table(*earlier(given.out)), end="")
     return 0
+  if given.merge:
+    return merge(given.out, given.merge)
   lines = {r.name: r for r in earlier(given.out)[1]} if (given.out / RECORD).exists() else {}
   wanted = [n for n in given.names or known if given.again or n not in lines]
   about = {**facts(_PACKAGES), "target": "h200"}
   about["versions"]["onnxruntime"] = onnxruntime.__version__  # of either package
+  commit = about["commit"][:12] + (" changed" if about["changed"] else "")
   free, new = SimpleQueue(), []
   if given.jobs > 1:
     about["cores"] = CORES
@@ -197,7 +219,7 @@ def main():
         scratch.mkdir()
         path = given.folder / f"{name}.onnx" if given.folder else real_archive.make(name, made)
         limits = {"limit_s": given.limit_s, "check_s": given.check_s}
-        done = record(name, path, scratch, flags=given.flags, cores=cores, **limits)
+        done = record(name, path, scratch, flags=given.flags, cores=cores, commit=commit, **limits)
         if done.error and given.scratch:
           shutil.copy(scratch / "optimize.log", given.scratch / f"{name}.log")
     finally:

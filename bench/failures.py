@@ -1,14 +1,15 @@
-"""Plants an error in every stage of every replaced region of ten models: each costs its region only.
+"""Plants an error in every stage of every replaced region of ten models or more: each costs its region.
 
-    python bench/failures.py [--models NAME ...] [--jobs N] [--out FILE]
+    python bench/failures.py [--models NAME ...] [--jobs N] [--folder FOLDER] [--out FILE]
 
 A case is one model, one stage of ``optimize`` and the nodes of one region that is replaced without
 errors; the stage fails for whatever holds one of these nodes. ``optimize`` has to write a model all
 the same: onnx's checker passes, a plain onnxruntime gives the original's outputs (both are checks of
 ``optimize`` itself), and the report says REGION_FAILED. (Another instance may stand for the region in a
 stage, then its nodes may be replaced as others of that one.)
-Cases run in processes of their own, with results of searches kept but where the search is the stage.
-Writes FILE (bench/results/failures.json) after each, goes on where it was. Exit 1 if one is not kept.
+Models are optimized without errors first, and cases of one begin when that is done. All run in processes
+of their own, with results of searches kept but where the search is the stage. Writes FILE
+(bench/results/failures.json) after each, goes on where it was. Exit 1 if one is not kept.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,12 +35,15 @@ from planted_failures import SEARCHING, STAGES, planted
 from mirage_onnx import api
 from mirage_onnx.superopt.kept_results import KeptResults
 
-#: Encoders and decoders, three element types, scans, experts, a cache; each has two layers.
+#: Encoders and decoders, three element types, scans, experts, a cache; each has two layers. Of some
+#: nothing is replaced without an error, and no case is made of them.
 MODELS = (
-  "bert", "llama3_decode", "lora", "vit", "gpt2_prefill", "qwen3_decode", "mixtral_decode", "t5_encoder",
-  "whisper_decoder", "bert_float32",
+  "bert", "llama3_decode", "mixtral_decode", "vit", "gpt2_prefill", "qwen3_decode", "t5_encoder",
+  "whisper_decoder", "bert_float32", "modernbert", "clip_text", "phi3_decode", "gemma3_decode", "distilbert",
 )  # fmt: skip
 BUDGET_S = 120.0
+#: What is no stage: the model without errors.
+PREPARE = "prepare"
 _PACKAGES = ("onnx", "onnxruntime", "numpy")
 
 
@@ -54,43 +59,45 @@ class Failures:
 
   def __init__(self, folder):
     self.folder = folder
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    os.environ["MIRAGE_CACHE_DIR"] = str(folder / "cache")
 
-  def prepare(self, names, jobs):
-    """Each model, and the nodes of one instance of every region that is replaced without errors."""
-    todo = [n for n in names if not self._known(n).exists()]
-    children = set()
-    while todo or children:
-      if todo and len(children) < jobs:
-        name = todo.pop(0)
-        if (child := os.fork()) == 0:
-          try:
-            self._prepare(name)
-          finally:
-            os._exit(0)
-        children.add(child)
-      else:
-        children.discard(os.wait()[0])
-
-  def _known(self, name):
+  def known(self, name):
+    """Where the nodes of one instance of every replaced region of a model are."""
     return self.folder / f"{name}.json"
 
-  def _prepare(self, name):
-    source = self.folder / f"{name}.onnx"
-    onnx.save(weights.load(name), source)
-    run, _ = optimize(source, self.folder / f"{name}.good.onnx", 3 * BUDGET_S)
-    regions = list({o.region.key: sorted(c.nodes) for c, o in run.chosen}.values())
-    assert regions, f"{name}: nothing is replaced"
-    self._known(name).write_text(json.dumps(regions))
+  def cases(self, names, done):
+    """Every stage of every region that is not in ``done``; first what prepares each model.
 
-  def cases(self, name):
-    """Every stage of every region."""
-    for n, nodes in enumerate(json.loads(self._known(name).read_text())):
-      for stage in STAGES:
-        yield Fault(stage, name, f"{n} {nodes[0]}", lambda nodes=nodes: nodes)
+    None where there is no case before a model is prepared.
+    """
+    waiting = list(names)
+    yield from (Fault(PREPARE, n, "", nullcontext) for n in names if not self.known(n).exists())
+    while waiting:
+      ready = [n for n in waiting if self.known(n).exists()]
+      for name in ready:
+        waiting.remove(name)
+        for n, nodes in enumerate(json.loads(self.known(name).read_text())):
+          every = (Fault(stage, name, f"{n} {nodes[0]}", lambda nodes=nodes: nodes) for stage in STAGES)
+          yield from (c for c in every if c.id not in done)
+      if waiting and not ready:
+        yield None
 
   def run(self, case):
     """What became of one case, in this process."""
+    return self._prepared(case.subject) if case.stage == PREPARE else self._failing(case)
+
+  def _prepared(self, name):
+    start, source = time.monotonic(), self.folder / f"{name}.onnx"
+    onnx.save(weights.load(name), source)
+    run, _ = optimize(source, self.folder / f"{name}.good.onnx", 3 * BUDGET_S)
+    regions = list({o.region.key: sorted(c.nodes) for c, o in run.chosen}.values())
+    part = self.known(name).with_suffix(".part")
+    part.write_text(json.dumps(regions))
+    part.replace(self.known(name))
+    said = f"{len(regions)} regions of {len(run.chosen)} that are replaced"
+    return Outcome(f"{PREPARE}/{name}/", "prepared", said, round(time.monotonic() - start, 1))
+
+  def _failing(self, case):
     start, nodes = time.monotonic(), {*case.plant()}
     out = self.folder / f"{os.getpid()}.onnx"
 
@@ -144,17 +151,19 @@ def main():
     folder = given.folder or Path(own)
     folder.mkdir(parents=True, exist_ok=True)
     failures = Failures(folder)
-    failures.prepare(given.models, given.jobs)
     outcomes = []
     if given.out.exists():
       outcomes = [Outcome(*x) for x in json.loads(given.out.read_text())["cases"]]
     known, about = {o.id for o in outcomes}, {**facts(_PACKAGES), "models": list(given.models)}
-    cases = (c for name in given.models for c in failures.cases(name) if c.id not in known)
-    for o in forked(failures, cases, given.jobs):
+    unprepared = 0
+    for o in forked(failures, failures.cases(given.models, known), given.jobs):
+      print(f"{len(outcomes):4} {o.result:8} {o.seconds:6.1f} s  {o.id}  {o.by}", flush=True)
+      if o.id.startswith(f"{PREPARE}/"):
+        unprepared += o.result != "prepared"
+        continue
       outcomes.append(o)
       write(given.out, about, outcomes)
-      print(f"{len(outcomes):4} {o.result:8} {o.seconds:6.1f} s  {o.id}  {o.by}", flush=True)
-  return int(any(o.result not in ("kept", "nothing") for o in outcomes))
+  return int(unprepared > 0 or any(o.result not in ("kept", "nothing") for o in outcomes))
 
 
 if __name__ == "__main__":

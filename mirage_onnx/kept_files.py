@@ -13,6 +13,7 @@ KINDS = {
   "structures": "what searches of regions of one structure proved",
   "cubins": "kernels that NVRTC compiled",
   "verdicts": "whether chosen programs are safe with the weights of an instance",
+  "choices": "choices of regions that were proven to be the best",
   "checks": "written models that ran in onnxruntime as their originals do",
   "measurements": "what was timed and checked on a GPU",
   "rates": "rates of a GPU, as calibrate measured them",

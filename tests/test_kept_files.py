@@ -11,7 +11,8 @@ def test_kinds_are_the_folders_that_are_written(monkeypatch, tmp_path):
   monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
   monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
   kept = {
-    cache_folder(kind) for kind in "results structures checks cubins measurements verdicts rates".split()
+    cache_folder(kind)
+    for kind in "results structures checks choices cubins measurements verdicts rates".split()
   } | {toolchain.cache_folder()}
   assert kept == {tmp_path / kind for kind in KINDS}
 

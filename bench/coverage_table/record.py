@@ -2,7 +2,8 @@
 
 import statistics
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from coverage_table.checks import Check
 from coverage_table.kinds import KINDS
@@ -13,11 +14,11 @@ from coverage_table.row import Coverage, Kept
 class Record:
   """``error``: why there is no ``coverage``: a refusal, or the last line of a traceback.
 
-  ``weights``: bytes of the model. ``seconds``: of ``optimize`` alone; ``memory_mb``: the most that it
-  and its workers took, weights that lie in mapped files left out; ``cut_off``: regions whose search
-  the budget ended. ``stock``: the result in onnxruntime without the library. ``flags``: what
-  ``optimize`` was told. ``repeat_s``: seconds of the same ``optimize`` a second time, with what the
-  first one kept.
+  ``weights``: bytes of the model. ``seconds``: of ``optimize`` alone, ``stages``: of each of its stages;
+  ``memory_mb``: the most that it and its workers took, weights that lie in mapped files left out;
+  ``cut_off``: regions whose search the budget ended. ``stock``: the result in onnxruntime without the
+  library. ``flags``: what ``optimize`` was told. ``repeat_s``: seconds of the same ``optimize`` a second
+  time, with what the first one kept. ``commit``: of the tree that made this line.
   """
 
   name: str
@@ -33,6 +34,8 @@ class Record:
   emulated: Check | None = None
   flags: str = "default"
   repeat_s: float | None = None
+  stages: Mapping[str, float] = field(default_factory=dict)
+  commit: str = ""
 
   @property
   def is_wrong(self):

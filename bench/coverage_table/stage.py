@@ -22,13 +22,20 @@ def optimize(path, folder, flags):
   """As ``mirage-onnx optimize``, and what the table says of the run."""
   from coverage_table.row import coverage
   from mirage_onnx import api
+  from mirage_onnx.events import StageEnded
   from mirage_onnx.tune.baseline import load_table, node_times_us
   from mirage_onnx.tune.declared_sizes import declared_sizes
 
   runs, write = [], api.write
   api.write = lambda *a, **k: runs.append(write(*a, **k)) or runs[-1]  # without what its check dropped
+  stages = {}
   start = time.monotonic()
-  result = api.optimize(path, folder / "model.onnx", target=TARGET, **flags)
+
+  def told(event):
+    if isinstance(event, StageEnded):
+      stages[event.stage] = round(stages.get(event.stage, 0.0) + event.seconds, 1)
+
+  result = api.optimize(path, folder / "model.onnx", target=TARGET, emit=told, **flags)
   seconds = time.monotonic() - start
   ((done, _),) = runs
   target = api.get_target(TARGET)
@@ -37,7 +44,7 @@ def optimize(path, folder, flags):
   times = node_times_us(sized, table) if table else {}
   row = coverage(_with_program(done, sized), times)
   data = {
-    "seconds": round(seconds, 1), "coverage": asdict(row),
+    "seconds": round(seconds, 1), "stages": stages, "coverage": asdict(row),
     "cut_off": sum(o.rejection is not None and o.rejection.code == "BUDGET" for o in done.outcomes.values()),
     "report": {k: v for k, v in result.report.items() if isinstance(v, (int, float)) and k != "schema"},
   }  # fmt: skip

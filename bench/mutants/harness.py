@@ -277,7 +277,7 @@ class Forked:
 def forked(bench, faults, jobs=1):
   """The outcomes of faults as they come, ``jobs`` at a time.
 
-  ``faults`` is asked for each in turn, also again when it had none.
+  ``faults`` is asked for each in turn, also again when it had none (or None).
   """
   for name in LATE:
     importlib.import_module(name)

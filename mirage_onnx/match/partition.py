@@ -21,10 +21,12 @@ again go down it, too, and the better choice is taken. (Of LoRA's 823 candidates
 ends before the solver has proven anything, as on a busy machine, the choice is at least a greedy one.
 """
 
+import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from math import fsum, inf
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,6 +46,16 @@ WHOLE, WINDOW = 1000, 200
 ROUGH = 0.005
 
 
+class Solutions(Protocol):
+  """Proven solutions of integer programs by the hash of the program, which somebody keeps.
+
+  Of what it gives only the rows are checked again: the costs of what it was are another hash.
+  """
+
+  def get(self, key: str) -> Mapping[str, Any] | None: ...
+  def put(self, key: str, value: Mapping[str, Any]) -> None: ...
+
+
 def choose(
   program: Program,
   candidates: Sequence[RegionCandidate],
@@ -53,15 +65,16 @@ def choose(
   until: float = inf,
   *,
   rough: bool = False,
+  kept: Solutions | None = None,
 ) -> tuple[int, ...]:
   """Indices of the chosen candidates.
 
   ``times_us``: the cost of each candidate, ``node_us``: what each node costs in ONNX Runtime.
   ``alone``: node -> the one whose kernel also computes it, and what it costs where only that one
   disappears. ``until``: when (of ``time.monotonic``) the best that is known then is taken. ``rough``: a
-  choice within ``ROUGH`` of the best of each window, where costs are guesses.
+  choice within ``ROUGH`` of the best of each window, where costs are guesses. ``kept``: of earlier runs.
   """
-  problem = _Problem(program, candidates, times_us, node_us, alone or {}, until)
+  problem = _Problem(program, candidates, times_us, node_us, alone or {}, until, kept)
   if rough:
     problem.gap = ROUGH
     windowed = problem.windowed(WINDOW)
@@ -93,8 +106,9 @@ class _Problem:
     node_us: Mapping[str, float],
     alone: Mapping[str, tuple[str, float]],
     until: float,
+    kept: Solutions | None = None,
   ) -> None:
-    self.until = until
+    self.until, self.kept = until, kept
     self.program, self.candidates = program, candidates
     self.times_us, self.node_us, self.alone = times_us, node_us, alone
     self.readers = program.consumers()
@@ -279,6 +293,11 @@ class _Problem:
       from scipy.sparse import coo_array
 
       matrix = coo_array((v, (r, c)), shape=(len(rows), size)).tocsc()
+      name = hashlib.sha256(f"{self.gap} {key}".encode()).hexdigest()
+      known = _solution(None if self.kept is None else self.kept.get(name), matrix, limits, fixed)
+      if known is not None:
+        self._solved[key] = known
+        return known
       time_s = max(LEAST_S, min(MOST_S, self.until - time.monotonic()))
       found = milp(
         cost,
@@ -293,6 +312,8 @@ class _Problem:
       self.proven &= found.status == 0
       ones = range(fixed) if found.x is None else np.flatnonzero(found.x > 0.5).tolist()
       self._solved[key] = frozenset(ones)
+      if self.kept is not None and found.status == 0:
+        self.kept.put(name, {"ones": list(ones)})
     return self._solved[key]
 
   def _cycle(self, chosen: Sequence[int], gone: set[str], since: int) -> tuple[int | str, ...]:
@@ -312,6 +333,19 @@ class _Problem:
     except CycleError as error:
       return tuple(dict.fromkeys(error.args[1]))
     return ()
+
+
+def _solution(
+  said: Mapping[str, Any] | None, matrix: Any, limits: np.ndarray, fixed: int
+) -> frozenset[int] | None:
+  """The variables that are 1 as ``said``, or None where that is no solution: a file can be edited."""
+  ones = said.get("ones") if said else None
+  size = matrix.shape[1]
+  if not isinstance(ones, list) or not all(type(i) is int and 0 <= i < size for i in ones):
+    return None
+  x = np.zeros(size)
+  x[ones] = 1.0
+  return frozenset(ones) if x[:fixed].all() and (matrix @ x <= limits + 1e-6).all() else None
 
 
 def _indices(names: Iterable[frozenset[str]]) -> dict[str, list[int]]:

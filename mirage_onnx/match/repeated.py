@@ -8,7 +8,7 @@ with tensors of the same kind have the same *form*; the region of the first is m
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
+from mirage_onnx.ir import Constant, Operand, Program, Region, RegionTensor, Step
 from mirage_onnx.ir.term import walk
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.sinking import viewed
@@ -69,10 +69,46 @@ class RegionMaker:
       self._made[key] = region, self._numbered(nodes, region.steps), kept
       return region
     first, place, kept = self._made[key]
-    if None in kept:  # steps of parts of tensors, whose names are new
-      own = viewed(self._program, own, inputs, outputs).steps
-      kept = list(range(len(own)))
-    return self._copy(first, place, nodes, tuple(own[i] for i in kept if i is not None))
+    if None not in kept:
+      return self._copy(first, place, nodes, tuple(own[i] for i in kept if i is not None))
+    steps = self._renamed(first, place, nodes, own)
+    if steps is None:
+      live = tuple(i for i in inputs if i not in self._program.constants)
+      steps = tuple(viewed(self._program, own, live, outputs).steps)
+    return self._copy(first, place, nodes, steps)
+
+  def _renamed(
+    self, first: Region, place: dict[str, int], nodes: tuple[str, ...], own: list[Step]
+  ) -> tuple[Step, ...] | None:
+    """The steps of a copy of ``first`` that computes parts of tensors: their names are new ones.
+
+    Each is the name of a tensor of the cone and what says which part (``views.py``). ``own``: the steps of
+    ``nodes``. None where it is no such name, or somebody else has it.
+    """
+    theirs = [s for n in first.nodes for s in self._nodes[n].steps]
+    same: dict[Operand, Operand] = {}
+    for s, mine in zip(theirs, own, strict=True):
+      for x, y in zip((*s.inputs, s.output.name), (*mine.inputs, mine.output.name), strict=True):
+        if same.setdefault(x, y) != y:
+          return None
+    bases, taken = [x for x in same if isinstance(x, str)], {*same.values()}
+    for x in place:
+      if x in same:
+        continue
+      base = max((y for y in bases if x.startswith(y)), key=len, default="")
+      name = f"{same[base]}{x.removeprefix(base)}" if base else ""
+      if not base or name in taken or name in self._program.tensors:
+        return None
+      taken.add(name)
+      same[x] = name
+    return tuple(
+      replace(
+        s,
+        inputs=tuple(same.get(i, i) for i in s.inputs),
+        output=replace(s.output, name=str(same[s.output.name])),
+      )
+      for s in first.steps
+    )
 
   def _numbered(self, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> dict[str, int]:
     """The numbers of a region's tensors and of those of the model: its form decides them."""

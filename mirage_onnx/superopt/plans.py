@@ -14,7 +14,7 @@ yields a few plans: a search that ends early has those.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from math import inf
@@ -33,6 +33,8 @@ Run = Callable[[tuple[int, ...], tuple[int, ...]], tuple[Built, ...]]
 Offer = Callable[[float, Job], None]
 #: Units that are run before plans come before their turn, and how many of them at most.
 PATIENCE, HASTY = 96, 16
+#: Of more missing values than this one kernel computes all, two or one: the sets between are too many.
+GROUPED = 5
 ROLES = ("input", "weight", "rows", "temp", "output")
 
 
@@ -212,7 +214,11 @@ class Plans:
     g, depth = self.units.graph, self.units.depth
     ordered = sorted(missing, key=lambda c: (-depth[c], c))
     first, others = ordered[0], ordered[1:]
-    for count in range(len(others), -1, -1):
+    counts: Sequence[int] = range(len(others), -1, -1)
+    if len(missing) > GROUPED:
+      self.counts.prune("a kernel of some of many values")
+      counts = (len(others), 1, 0)
+    for count in counts:
       for more in combinations(others, count):
         group = (first, *more)
         inside = {a for c in group for a in g.axes(c) if is_part(a)}

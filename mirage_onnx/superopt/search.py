@@ -13,7 +13,7 @@ from mirage_onnx import deadline
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
-from mirage_onnx.superopt.choices import Counts
+from mirage_onnx.superopt.choices import Counts, StateLimitError
 from mirage_onnx.superopt.garbage import young_only
 from mirage_onnx.superopt.hooks import Hooks, NoStore
 from mirage_onnx.superopt.journal_lines import UNREADABLE
@@ -181,9 +181,11 @@ def _searched(
     raise MirageError("JOURNAL", f"an entry of the search is none of it ({what})") from error
   except deadline.OverdueError:  # in the middle of a proof
     stop = Stop.BUDGET
+  except StateLimitError:
+    stop = Stop.STATE_LIMIT
   finally:
     units.close()
-  if stop in (Stop.BUDGET, Stop.INTERRUPTED) or not out:
+  if stop is not Stop.EXHAUSTED or not out:
     good += len(early)
     out += chain(*early.values())
   if stop is Stop.EXHAUSTED and not units.complete:

@@ -48,6 +48,9 @@ from mirage_onnx.superopt.tiled_numbers import REGISTER_BYTES
 from mirage_onnx.target import Target
 
 MAXIMA = frozenset({"rmax", "run_max"})
+#: States that the outlines of one search may visit in all, and how many a part of one counts as at least:
+#: some twenty seconds. Most regions take a tenth of it, some of many outputs any number.
+OUTLINED, PART_STATES = 400_000, 50
 
 
 def _maxima(derivation: Derivation) -> frozenset[str]:
@@ -132,6 +135,7 @@ class Units(Saturated):
     #: Called between pieces of work; it may raise, and then the unit has no result.
     self.poll: Callable[[Counts], None] = lambda counts: None
     self._outlines: dict[tuple[tuple[int, ...], int | None], Outline] = {}
+    self._outlined = 0
     self._made_of: dict[tuple[tuple[int, ...], Reads], Derivations] = {}
 
   def roles(self, classes: tuple[int, ...]) -> tuple[KernelRoles, ...]:
@@ -140,9 +144,17 @@ class Units(Saturated):
     return tuple(roles)
 
   def outline(self, classes: tuple[int, ...], depth: int | None = None) -> Outline:
-    """The derivations of ``classes`` under all roles: those that this depth adds, or all."""
+    """The derivations of ``classes`` under all roles: those that this depth adds, or all.
+
+    Raises:
+        StateLimitError: the outlines so far have visited ``OUTLINED`` states.
+    """
     if (classes, depth) not in self._outlines:
-      found = merged(self._parts(self.jobs(classes, depth)))
+      if self._outlined > OUTLINED:
+        raise StateLimitError
+      jobs = self.jobs(classes, depth)
+      found = merged(self._parts(jobs))
+      self._outlined += found.counts.states + PART_STATES * len(jobs)
       for i in range(depth or 0):
         for reads in self.outline(classes, i).derivations:
           found.derivations.pop(reads, None)

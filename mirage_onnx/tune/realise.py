@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from math import fsum
 
 from mirage_onnx import deadline, events
@@ -20,6 +21,9 @@ from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.partition import choose
 from mirage_onnx.match.work import region_work
+from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.target import Target
 from mirage_onnx.tune.ahead import Ahead
 from mirage_onnx.tune.arriving import Arriving
@@ -82,7 +86,7 @@ def realise(
   for the next. ``patience``, ``arriving``: as of ``explored``; ``detail`` is given what it says.
   """
   tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit, instances)
-  found = dict(outcomes)
+  found, solutions = dict(outcomes), kept_solutions()
   if measure:
     draw = lambda o: draws_of(loaded, o.region)  # noqa: E731
     more = partial(second_numbers, target=target, tries=tries)
@@ -104,7 +108,7 @@ def realise(
     live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
     before, prices = prices, [_price_us(c, o, margin, doubted) for c, o in live]
     if prices != before:  # else they are the same candidates: nothing was refused
-      picked = choose(program, [c for c, _ in live], prices, node_us, alone, ends.at)
+      picked = choose(program, [c for c, _ in live], prices, node_us, alone, ends.at, kept=solutions)
     chosen = tuple(live[i] for i in picked)
     if doubts := _doubts(program, chosen, node_us, margin) - doubted:
       doubted |= doubts
@@ -139,6 +143,13 @@ def realise(
       if ends.over:
         break
       found[key] = tuner(found[key], max(LEAST_S, FAIR * ends.seconds_left / (len(todo) - n)))
+
+
+def kept_solutions() -> KeptFolder | None:
+  """Choices that earlier runs have proven to be the best, in the user's cache folder."""
+  folder = cache_folder("choices")
+  setting = {"partition": source_digest("match"), "scipy": version("scipy")}
+  return None if folder is None else KeptFolder(folder, setting)
 
 
 @dataclass

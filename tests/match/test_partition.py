@@ -254,6 +254,35 @@ def test_small_windows_make_a_choice_that_can_be_rewritten(seed):
   assert is_acyclic(program, [found[i] for i in used])
 
 
+class Kept(dict):
+  """Of any run."""
+
+  put = dict.__setitem__
+
+
+def test_a_proven_choice_is_solved_once(monkeypatch):
+  """A later run takes it, unless it is no solution of these rows: a file can be edited."""
+  monkeypatch.setattr(small_choice, "MOST", -1)
+  pick = random.Random(3)
+  program = random_program(pick)
+  found = list(find_candidates(program).candidates)
+  node_us = {n.name: pick.randint(1, 20) / 2 for n in program.nodes}
+  times, kept, solved = [0.5] * len(found), Kept(), []
+  milp = optimize.milp
+  monkeypatch.setattr(optimize, "milp", lambda *a, **k: solved.append(1) or milp(*a, **k))
+  want = choose(program, found, times, node_us, kept=kept)
+  assert want and len(solved) == len(kept) > 0
+  count = len(solved)
+  assert choose(program, found, times, node_us, kept=kept) == want
+  assert len(solved) == count
+  everything = max(max(v["ones"]) for v in kept.values())
+  for wrong in ({"ones": [*range(everything + 1)]}, {"ones": [10**9]}, {"ones": "all"}, {}):
+    kept.update(dict.fromkeys(kept, wrong))
+    assert choose(program, found, times, node_us, kept=kept) == want
+  assert len(solved) == 5 * count
+  assert choose(program, found, [9.0] * len(found), node_us, kept=kept) != want
+
+
 def chain():
   net = Net()
   y = net.Mul(net.Exp(net.Add(net.input(8, 64), net.input(8, 64))), 2.0)

@@ -13,8 +13,11 @@ from mirage_onnx.cost.tiled import MAX_REGISTERS
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import term
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
+from mirage_onnx.superopt import plans as plans_module
+from mirage_onnx.superopt import units
 from mirage_onnx.superopt.axioms import AXIOMS
-from mirage_onnx.superopt.choices import RoleSetting
+from mirage_onnx.superopt.choices import Counts, RoleSetting
+from mirage_onnx.superopt.plans import Plans
 from mirage_onnx.superopt.result import default_bound
 from mirage_onnx.superopt.search import SearchBound, Stop, search
 from mirage_onnx.superopt.space import ALL, EMITTED
@@ -177,6 +180,27 @@ class TestWhyItStops:
     assert not outline.complete
     assert 3 < outline.counts.states <= 4 * len(units.roles(units.outputs))
     assert outline.counts.states <= report.states < search_region(region).report.states
+
+  def test_all_outlines_together(self, monkeypatch):
+    """What was found before that counts."""
+    region = region_of(norm_linear())
+    whole = search_region(region)
+    monkeypatch.setattr(units, "OUTLINED", whole.report.states // 2)
+    cut = search_region(region)
+    assert cut.report.stop is Stop.STATE_LIMIT and cut.report.states < whole.report.states
+    monkeypatch.setattr(units, "OUTLINED", -1)
+    assert search_region(region).report.states == 0
+
+  def test_kernels_of_many_values_are_of_all_two_or_one(self, monkeypatch):
+    region = region_of(norm_linear())
+    found = Units(region, H200, SearchBound(), AXIOMS, EMITTED)
+    plans = Plans(found, lambda *_: (), counts := Counts())
+    some = frozenset(sorted(found.depth)[: plans_module.GROUPED + 1])
+    assert len(some) > plans_module.GROUPED
+    assert {len(g) for g in plans._groups(some)} <= {len(some), 2, 1}
+    assert counts.pruned["a kernel of some of many values"] == 1
+    fewer = frozenset(sorted(some)[:-1])
+    assert len({*plans._groups(fewer)}) == 2 ** (len(fewer) - 1)
 
   def test_budget(self):
     start = time.monotonic()
