@@ -56,7 +56,11 @@ def inlined(model: onnx.ModelProto, outputs: Collection[str]) -> onnx.ModelProto
   called = [(f.domain, f.name) for f in bodied.functions if f.domain == BODY_DOMAIN]
   if not called:
     return bodied
-  result = inline_selected_functions(bodied, called)
+  return pruned(inline_selected_functions(bodied, called), model)
+
+
+def pruned(result: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
+  """``result``, made of ``model``, without functions, operator sets and kernels that nothing in it uses."""
   used, known = set[tuple[str, str]](), {(f.domain, f.name): f for f in result.functions}
   todo = [(n.domain, n.op_type) for n in _custom(result.graph)]
   while todo:
