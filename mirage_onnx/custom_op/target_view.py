@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx
 
-from mirage_onnx.custom_op.bodies import pruned
+from mirage_onnx.custom_op.bodies import check_calls, pruned
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.node_digest import is_custom
 from mirage_onnx.custom_op.runtime import OP_PREFIX
@@ -37,7 +37,7 @@ def seen_by(model: onnx.ModelProto, suffix: str) -> onnx.ModelProto:
   Raises:
       MirageError: BUNDLE_INVALID, the functions cannot be put in the place of nodes.
   """
-  _check_calls(model)
+  check_calls(model)
   own = [f for f in model.functions if is_custom(f.domain, f.name)]
   return _inlined(model, [(f.domain, f.name) for f in own if f.domain.rpartition(".")[2] != suffix])
 
@@ -68,7 +68,7 @@ def without(model: onnx.ModelProto, suffix: str, plans: Collection[int]) -> onnx
   Raises:
       MirageError: as ``seen_by``.
   """
-  _check_calls(model)
+  check_calls(model)
   names = {f"{OP_PREFIX}{plan}" for plan in plans}
   own = [f for f in model.functions if is_custom(f.domain, f.name) and f.name in names]
   gone = [(f.domain, f.name) for f in own if f.domain.rpartition(".")[2] == suffix]
@@ -82,31 +82,6 @@ def only(file: ModelFile, suffix: str) -> ModelFile:
       MirageError: BUNDLE_INVALID.
   """
   return file if suffixes_of(file.proto) == (suffix,) else replace(file, proto=seen_by(file.proto, suffix))
-
-
-def _check_calls(model: onnx.ModelProto) -> None:
-  """That a body has one custom operator at most, of a new target: what takes its place has an end.
-
-  Raises:
-      MirageError: BUNDLE_INVALID.
-  """
-  calls: dict[tuple[str, str], tuple[str, str]] = {}
-  for f in model.functions:
-    if is_custom(f.domain, f.name):
-      inner = [(n.domain, n.op_type) for n in nodes_of(f) if is_custom(n.domain, n.op_type)]
-      if len(inner) > 1 or (f.domain, f.name) in calls:
-        raise MirageError("BUNDLE_INVALID", f"the body of {f.name[:40]!r} has several custom operators")
-      if inner:
-        calls[f.domain, f.name] = inner[0]
-  for start in calls:
-    seen, at = set[str](), start
-    while at in calls:
-      seen.add(at[0])
-      at = calls[at]
-      if at[0] in seen:
-        raise MirageError(
-          "BUNDLE_INVALID", f"the body of {start[1][:40]!r} calls what is for {at[0][:40]} again"
-        )
 
 
 @contextmanager
