@@ -1,4 +1,4 @@
-# make build | demo | test | test-all | lint | docs | wheels | clean
+# make build | demo | test | test-all | lint | docs | wheels | cross | clean
 # Needs python3 >= 3.11 with venv, g++ and make; everything else comes from PyPI. PYTHON=... chooses
 # the interpreter.
 
@@ -15,7 +15,7 @@ JOBS ?= 2
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build demo test test-all lint format golden docs wheels clean
+.PHONY: build demo test test-all lint format golden docs wheels cross clean
 .DELETE_ON_ERROR:
 
 build: $(DEPS) $(OPS) $(MODELS)
@@ -76,6 +76,10 @@ docs:
 # A wheel for manylinux_2_28 and an sdist, in dist.
 wheels:
 	PYTHON=$(PYTHON) bash scripts/build_wheels.sh
+
+# The library for other systems, in build/cross.
+cross: wheels
+	$(BIN)/python scripts/cross_build.py
 
 clean:
 	rm -rf build out $(MODELS)

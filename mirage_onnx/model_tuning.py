@@ -57,7 +57,7 @@ def tune(
   check_file(path)
   from mirage_onnx.custom_op.model_nodes import ModelFile
   from mirage_onnx.custom_op.race import Racer
-  from mirage_onnx.custom_op.target_view import suffixes_of
+  from mirage_onnx.custom_op.target_view import only, suffixes_of
   from mirage_onnx.racing import Gate
   from mirage_onnx.report.optimize_report import measured_report
   from mirage_onnx.report.retuned_record import keep, saved_us, without
@@ -65,21 +65,27 @@ def tune(
   from mirage_onnx.report.timed import MeasuredReport
   from mirage_onnx.report.tune_report import TunedKernel, TuneReport
   from mirage_onnx.retuning import groups_of, retuned
+  from mirage_onnx.tune.device import present_target
 
   file = ModelFile.read(path)
-  record, nodes = read(file.proto), file.custom_nodes()
+  record, suffixes, suffix = read(file.proto), suffixes_of(file.proto), ""
+  every = frozenset(o for n in file.custom_nodes() for o in n.outputs)
+  whole = file
+  if len(suffixes) > 1:
+    present = present_target() if timer is None else None
+    suffix = present.suffix if present and present.suffix in suffixes else suffixes[0]
+    file = only(file, suffix)
+  nodes = file.custom_nodes()
   if not nodes:
     raise MirageError("REPORT_MISSING", "the model has no kernels: nothing in it was replaced")
-  if len(suffixes := suffixes_of(file.proto)) > 1:
-    why = f"the model has kernels for {len(suffixes)} targets ({', '.join(suffixes)})"
-    raise MirageError("OPTION_INVALID", f"{why}: optimize the original with --target local on this GPU")
   points = _points(file.proto, sizes)
   if timer is None:
     _require_gpu(nodes)
   file.bundle()
-  places = _places(record, file.proto, nodes)
+  # Of another target the record says nothing, and is not changed.
+  is_own = not suffix or _suffix_of(record) == suffix
+  places = _places(record, file.proto, nodes) if is_own else {}
   groups = groups_of(file, {name: saved_us(record, place) for name, place in places.items()})
-  every = frozenset(o for n in nodes for o in n.outputs)
   end = start + (BUDGET_S if budget_s is None else budget_s)
   gate = Gate(str(path), points, end, timer=timer or Racer(), bodies=every, began=start)
 
@@ -88,12 +94,14 @@ def tune(
     return msgspec.convert(found, MeasuredReport)
 
   def noted(new: onnx.ModelProto, dropped: Mapping[str, str]) -> None:
+    if not is_own:
+      return
     gone = {places[n.name]: dropped[g.key] for g in groups if g.key in dropped for n in g.nodes}
     keep(new, without(record, gone), measured())
 
   gate.begin()
   try:
-    found = retuned(path, file, groups, gate, check=check, noted=noted)
+    found = retuned(path, whole, groups, gate, check=check, noted=noted, suffix=suffix)
   finally:
     gate.close()
   note, lock = "", path.with_name(f"{path.name}.lock")
@@ -102,7 +110,8 @@ def tune(
       lock.unlink()
       note = f"{lock} is gone: it would write again what was dropped"
   return TuneReport(
-    schema=SCHEMA, model=str(path), target=record.target, seconds=round(time.monotonic() - start, 3),
+    schema=SCHEMA, model=str(path), target=record.target if is_own else suffix,
+    seconds=round(time.monotonic() - start, 3),
     kernels=[
       TunedKernel(
         nodes=[n.name for n in g.nodes], status="dropped" if g.key in found.dropped else "kept",
@@ -112,6 +121,15 @@ def tune(
     ],
     measured=measured(), checked=found.checked, note=note,
   )  # fmt: skip
+
+
+def _suffix_of(record: RunRecord) -> str:
+  """Of the target that a record is of; "" where it has no name that is known here."""
+  from mirage_onnx.target import get_target
+
+  with suppress(MirageError):
+    return get_target(record.target).suffix
+  return ""
 
 
 def _require_gpu(nodes: Sequence[CustomNode]) -> None:

@@ -19,6 +19,7 @@ from onnx import helper
 from mirage_onnx.custom_op.bodies import inlined
 from mirage_onnx.custom_op.model_nodes import CustomNode, ModelFile
 from mirage_onnx.custom_op.race import Arm
+from mirage_onnx.custom_op.target_view import without
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.racing import Gate
 from mirage_onnx.rewrite.kept_checks import KeptChecks
@@ -87,9 +88,11 @@ def retuned(
   *,
   check: bool,
   noted: Callable[[onnx.ModelProto, Mapping[str, str]], None],
+  suffix: str = "",
 ) -> Retuned:
   """Measure the model at ``path`` and write it again without what loses.
 
+  ``suffix``: of the target whose kernels ``groups`` are, in a file for several; others keep theirs.
   ``noted``: adds to the new model what it is to keep of this. Where nothing is lost it is written too, with
   that; where nothing could be timed it stays as it is.
 
@@ -99,7 +102,11 @@ def retuned(
   dropped = losers(path, groups, gate)
   if gate.note:
     raise MirageError("SESSION_FAILED", gate.note)
-  model = inlined(file.proto, frozenset(o for g in groups if g.key in dropped for o in g.outputs))
+  gone = [g for g in groups if g.key in dropped]
+  if suffix:
+    model = without(file.proto, suffix, {n.plan for g in gone for n in g.nodes})
+  else:
+    model = inlined(file.proto, frozenset(o for g in gone for o in g.outputs))
   noted(model, dropped)
   said = "not checked"
 

@@ -4,8 +4,9 @@
 
 Every version is installed by itself (``pip install --target``, without what it needs: that is here). Of each:
 the library registers; a plain session, without it, gives the bits of the original; so does one in which it is
-registered (``mirage_onnx.register``); the kernels run in the emulator. Prints a row of docs/compatibility.md
-for each; exit 1 where one fails.
+registered (``mirage_onnx.register``); the kernels run in the emulator. The model has kernels for two targets,
+one in the function body of the other: on a GPU of either (a stand-in of the driver says so) its own are made.
+Prints a row of docs/compatibility.md for each; exit 1 where one fails.
 """
 
 import argparse
@@ -22,6 +23,9 @@ import sys
 import numpy as np
 import mirage_onnx
 import onnxruntime as ort
+from mirage_onnx.custom_op.library import get_library_path, load_library
+from mirage_onnx.emulator.driver import Driver
+from mirage_onnx.target import get_targets
 original, made = sys.argv[1:]
 x = {"x": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)}
 cpu = ["CPUExecutionProvider"]
@@ -37,6 +41,12 @@ counts = mirage_onnx.launches(session).values()
 assert counts and all(counts), "no kernel ran"
 error = np.linalg.norm(kernel.astype(float) - want) / np.linalg.norm(want.astype(float))
 assert error < 1e-2, error
+library = load_library(get_library_path())
+for target in get_targets("h200,a100,rtx4090"):
+  first, driver = library.mark(), Driver(target)
+  mirage_onnx.InferenceSession(made, providers=cpu, ep="host", driver=str(driver.path))
+  made_here = sum(c.id >= first for c in library.counters())
+  assert made_here == (target.name != "rtx4090"), f"{made_here} kernels on {target.name}"
 print(ort.__version__)
 """
 
@@ -74,7 +84,7 @@ def main():
   import mirage_onnx
 
   model, made = ROOT / "models" / "rmsnorm_linear.onnx", options.folder / "made.onnx"
-  mirage_onnx.optimize(model, made, target="h200")
+  mirage_onnx.optimize(model, made, target="h200,a100")
   failed = 0
   for version in options.versions:
     why = check(version, options.folder, model, made)

@@ -8,6 +8,8 @@ import pytest
 
 from mirage_onnx import api, judging, several_targets
 from mirage_onnx.cli import main
+from mirage_onnx.custom_op import target_view
+from mirage_onnx.custom_op.race import Raced, Times
 from mirage_onnx.custom_op.target_view import seen_by, suffixes_of
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
@@ -15,6 +17,7 @@ from mirage_onnx.pipeline import Options
 from mirage_onnx.report.schema import check_report
 from mirage_onnx.report.summary import summary
 from mirage_onnx.target import H200, get_target, get_targets
+from mirage_onnx.tune.paired import speedup
 
 MODEL = Path(__file__).parents[1] / "models" / "rmsnorm_linear.onnx"
 BOTH = "h200,a100-80gb"
@@ -144,9 +147,41 @@ def _record(model):
   return file.bundle().provenance[node.plan]
 
 
-def test_tune_says_why_not(written):
-  with pytest.raises(MirageError, match=r"kernels for 2 targets \(sm90a, sm80\)"):
-    api.tune(written[0] / "out.onnx", timer=lambda race: None)
+class Timer:
+  """Whole models of 100 us, and of ``us`` where kernels run."""
+
+  def __init__(self, us):
+    self.kernels_us = us
+
+  def __call__(self, race):
+    us = [100.0 if arm.bodies else self.kernels_us for arm in race.arms]
+    pairs = tuple(speedup([us[a] / us[b]] * 4, race.alpha) for a, b in race.pairs)
+    return Times((Raced("", "graph", tuple(us), pairs),), (1,) * len(us))
+
+
+@pytest.mark.parametrize("present", ["sm90a", "sm80"])
+@pytest.mark.parametrize("us", [130.0, 50.0])
+def test_tune_drops_what_loses_on_the_gpu_that_is_here(folder, monkeypatch, present, us):
+  """The other target keeps its kernels, in the nest or not."""
+  path = folder / "out.onnx"
+  if present == "sm80":
+    monkeypatch.setattr(target_view, "suffixes_of", lambda model: suffixes_of(model)[::-1])
+  before = onnx.load(path)
+  report = api.tune(path, timer=Timer(us))
+  after = onnx.load(path)
+  onnx.checker.check_model(after, full_check=True)
+  lost = us > 100
+  (kernel,) = report.kernels
+  assert kernel.status == ("dropped" if lost else "kept") and len(kernel.nodes) == 1
+  other = {"sm90a": "sm80", "sm80": "sm90a"}[present]
+  assert set(suffixes_of(after)) == ({other} if lost else {"sm90a", "sm80"})
+  assert (folder / "out.onnx.lock").exists() != lost
+  if lost:
+    assert "the same bits" in report.checked and len(after.functions) == len(before.functions) - 1
+    (node,) = after.graph.node
+    assert node.domain.endswith(other) and node.name == before.graph.node[0].name
+    found = api.verify(folder / "in.onnx", path, provider="cpu", emulate=True)
+    assert found.passed and [n.path for n in found.nodes] == ["emulated"]
 
 
 def test_the_page_is_of_the_first_target(written):

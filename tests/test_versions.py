@@ -18,7 +18,7 @@ def test_this_onnxruntime(tmp_path):
   place = tmp_path / onnxruntime.__version__ / "onnxruntime"
   place.symlink_to(Path(onnxruntime.__file__).parent)
   model, made = ROOT / "models" / "rmsnorm_linear.onnx", tmp_path / "made.onnx"
-  mirage_onnx.optimize(model, made, target="h200", workers=1)
+  mirage_onnx.optimize(model, made, target="h200,a100", workers=1)
   assert ort_versions.check(onnxruntime.__version__, tmp_path, model, made) == ""
   assert "no kernel ran" in ort_versions.check(onnxruntime.__version__, tmp_path, model, model)
   (tmp_path / "1.0" / "onnxruntime").mkdir(parents=True)  # an empty one: the next on the path is found

@@ -8,7 +8,11 @@
 #include <memory>
 #include <string>
 
+#ifdef _WIN32
+#define MIRAGE_EXPORT extern "C" __declspec(dllexport)
+#else
 #define MIRAGE_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
 
 namespace mirage {
 

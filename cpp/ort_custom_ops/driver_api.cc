@@ -1,26 +1,26 @@
 #include "driver_api.h"
 
-#include <dlfcn.h>
-
 #include <map>
 #include <memory>
 #include <mutex>
+
+#include "platform.h"
 
 namespace mirage::cu {
 namespace {
 
 template <class Fn>
 bool load(void* handle, const char* name, Fn* out, std::string* missing) {
-  *out = reinterpret_cast<Fn>(dlsym(handle, name));
+  *out = reinterpret_cast<Fn>(platform::find_symbol(handle, name));
   if (*out == nullptr && missing->empty()) *missing = name;
   return *out != nullptr;
 }
 
 std::unique_ptr<Driver> open_uncached(const std::string& name, std::string* error) {
-  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string why;
+  void* handle = platform::open_library(name, &why);
   if (handle == nullptr) {
-    const char* why = dlerror();
-    *error = "cannot open the CUDA driver " + name + ": " + (why != nullptr ? why : "no reason");
+    *error = "cannot open the CUDA driver " + name + ": " + why;
     return nullptr;
   }
   auto driver = std::make_unique<Driver>();
@@ -39,7 +39,7 @@ std::unique_ptr<Driver> open_uncached(const std::string& name, std::string* erro
   load(handle, "cuLaunchKernelEx", &driver->LaunchKernelEx, &missing);
   if (!missing.empty()) {
     *error = "the CUDA driver " + name + " has no " + missing + " (CUDA 12.0 or later is needed)";
-    dlclose(handle);
+    platform::close_library(handle);
     return nullptr;
   }
   std::string optional;
@@ -51,7 +51,7 @@ std::unique_ptr<Driver> open_uncached(const std::string& name, std::string* erro
   load(handle, "cuKernelGetParamInfo", &driver->KernelGetParamInfo, &optional);
   if (Result r = driver->Init(0); r != kSuccess) {
     *error = "cuInit of " + name + " failed: " + driver->describe(r);
-    dlclose(handle);
+    platform::close_library(handle);
     return nullptr;
   }
   return driver;
@@ -69,7 +69,7 @@ const Driver* open_driver(const std::string& path, std::string* error) {
   // Never destroyed: kernels may still be launched while static destructors run.
   static auto* mutex = new std::mutex;
   static auto* drivers = new std::map<std::string, std::unique_ptr<Driver>>;
-  const std::string name = path.empty() ? "libcuda.so.1" : path;
+  const std::string name = path.empty() ? platform::kDriverName : path;
   std::lock_guard<std::mutex> lock(*mutex);
   auto found = drivers->find(name);
   if (found != drivers->end()) return found->second.get();

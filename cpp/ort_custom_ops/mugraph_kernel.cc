@@ -1,12 +1,11 @@
 #include "mugraph_kernel.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "declared.h"
 #include "module_cache.h"
 #include "node_digest.h"
+#include "platform.h"
 #include "tensor_info.h"
 
 namespace mirage {
@@ -35,8 +34,8 @@ std::string stated_digest(const ort::Api* api, const ort::KernelInfo* info) {
 uint64_t memory_bytes(const cu::Driver& driver, Mode mode, cu::Device device) {
   constexpr uint64_t kMost = uint64_t(1) << 40;
   if (mode == Mode::kHost) {
-    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? std::min(kMost, uint64_t(pages) * uint64_t(bytes)) : kMost;
+    const uint64_t bytes = platform::machine_bytes();
+    return bytes > 0 ? std::min(kMost, bytes) : kMost;
   }
   size_t bytes = 0;
   const bool known = driver.DeviceTotalMem != nullptr &&

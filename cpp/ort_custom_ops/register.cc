@@ -9,6 +9,7 @@
 #include "counters.h"
 #include "decide.h"
 #include "mugraph_op.h"
+#include "platform.h"
 
 namespace mirage {
 namespace {
@@ -146,6 +147,7 @@ MIRAGE_EXPORT mirage::ort::Status* RegisterCustomOps(
         base->get_version_string());
     return nullptr;
   }
+  mirage::platform::stay_loaded();
   try {
     return mirage::register_ops(api, options);
   } catch (...) {  // only memory exhaustion throws

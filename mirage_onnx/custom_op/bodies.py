@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterator
 import onnx
 from google.protobuf.message import Message
 
-from mirage_onnx.custom_op.runtime import DOMAIN_PREFIX, OP_PREFIX
-from mirage_onnx.importer.graph import subgraphs
+from mirage_onnx.custom_op.node_digest import is_custom
+from mirage_onnx.custom_op.runtime import DOMAIN_PREFIX
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.graph import nodes_of, subgraphs
 
 #: No library of ours has operators in it: it does not begin with ``DOMAIN_PREFIX``.
 BODY_DOMAIN = "mirage.body"
@@ -49,14 +51,22 @@ def inlined(model: onnx.ModelProto, outputs: Collection[str]) -> onnx.ModelProto
   """A copy in which the nodes of the bodies stand for the custom nodes that yield any of ``outputs``.
 
   What only they have used (functions, operator sets, kernels where no custom node is left) goes with them.
+
+  Raises:
+      MirageError: BUNDLE_INVALID, bodies have no end.
   """
+  check_calls(model)
   from onnx.inliner import inline_selected_functions
 
   bodied = with_bodies(model, outputs)
   called = [(f.domain, f.name) for f in bodied.functions if f.domain == BODY_DOMAIN]
   if not called:
     return bodied
-  result = inline_selected_functions(bodied, called)
+  return pruned(inline_selected_functions(bodied, called), model)
+
+
+def pruned(result: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
+  """``result``, made of ``model``, without functions, operator sets and kernels that nothing in it uses."""
   used, known = set[tuple[str, str]](), {(f.domain, f.name): f for f in result.functions}
   todo = [(n.domain, n.op_type) for n in _custom(result.graph)]
   while todo:
@@ -82,6 +92,31 @@ def inlined(model: onnx.ModelProto, outputs: Collection[str]) -> onnx.ModelProto
   return result
 
 
+def check_calls(model: onnx.ModelProto) -> None:
+  """That a body has one custom operator at most, of a new target: what takes its place has an end.
+
+  Raises:
+      MirageError: BUNDLE_INVALID.
+  """
+  calls: dict[tuple[str, str], tuple[str, str]] = {}
+  for f in model.functions:
+    if is_custom(f.domain, f.name):
+      inner = [(n.domain, n.op_type) for n in nodes_of(f) if is_custom(n.domain, n.op_type)]
+      if len(inner) > 1 or (f.domain, f.name) in calls:
+        raise MirageError("BUNDLE_INVALID", f"the body of {f.name[:40]!r} has several custom operators")
+      if inner:
+        calls[f.domain, f.name] = inner[0]
+  for start in calls:
+    seen, at = set[str](), start
+    while at in calls:
+      seen.add(at[0])
+      at = calls[at]
+      if at[0] in seen:
+        raise MirageError(
+          "BUNDLE_INVALID", f"the body of {start[1][:40]!r} calls what is for {at[0][:40]} again"
+        )
+
+
 def _is_called(function: onnx.FunctionProto, used: Collection[tuple[str, str]]) -> bool:
   """A function of another's domain is the model's own, and stays."""
   return not function.domain.startswith(DOMAIN_PREFIX) or (function.domain, function.name) in used
@@ -102,7 +137,7 @@ def _every(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def _custom(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
   for node in graph.node:
-    if node.domain.startswith(DOMAIN_PREFIX) and node.op_type.startswith(OP_PREFIX):
+    if is_custom(node.domain, node.op_type):
       yield node
     for inner in subgraphs(node):
       yield from _custom(inner)

@@ -8,15 +8,17 @@ file: bodies stand for the nodes of all targets but one, so what reads models of
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import onnx
 
+from mirage_onnx.custom_op.bodies import check_calls, pruned
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.node_digest import is_custom
+from mirage_onnx.custom_op.runtime import OP_PREFIX
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.graph import nodes_of
 
@@ -35,17 +37,21 @@ def seen_by(model: onnx.ModelProto, suffix: str) -> onnx.ModelProto:
   Raises:
       MirageError: BUNDLE_INVALID, the functions cannot be put in the place of nodes.
   """
-  _check_calls(model)
+  check_calls(model)
   own = [f for f in model.functions if is_custom(f.domain, f.name)]
-  others = [(f.domain, f.name) for f in own if f.domain.rpartition(".")[2] != suffix]
+  return _inlined(model, [(f.domain, f.name) for f in own if f.domain.rpartition(".")[2] != suffix])
+
+
+def _inlined(model: onnx.ModelProto, called: list[tuple[str, str]]) -> onnx.ModelProto:
+  """A copy with these bodies in place of calls; a call that is now a node has the name of what it was in."""
   stand_for = {n.output[0]: n for n in nodes_of(model.graph) if is_custom(n.domain, n.op_type) and n.output}
   result = onnx.ModelProto()
   result.CopyFrom(model)
-  if others:
+  if called:
     from onnx.inliner import inline_selected_functions
 
     try:
-      result = inline_selected_functions(result, others)
+      result = inline_selected_functions(result, called)
     except Exception as error:  # onnx has no class for it
       raise MirageError("BUNDLE_INVALID", f"its functions: {' '.join(str(error).split())[:200]}") from error
   for node in nodes_of(result.graph):
@@ -56,6 +62,19 @@ def seen_by(model: onnx.ModelProto, suffix: str) -> onnx.ModelProto:
   return result
 
 
+def without(model: onnx.ModelProto, suffix: str, plans: Collection[int]) -> onnx.ModelProto:
+  """``model`` in which one target has no kernels of these numbers: it runs there what others run.
+
+  Raises:
+      MirageError: as ``seen_by``.
+  """
+  check_calls(model)
+  names = {f"{OP_PREFIX}{plan}" for plan in plans}
+  own = [f for f in model.functions if is_custom(f.domain, f.name) and f.name in names]
+  gone = [(f.domain, f.name) for f in own if f.domain.rpartition(".")[2] == suffix]
+  return pruned(_inlined(model, gone), model)
+
+
 def only(file: ModelFile, suffix: str) -> ModelFile:
   """``file`` as one of its targets sees it; itself, if it has kernels for no other.
 
@@ -63,31 +82,6 @@ def only(file: ModelFile, suffix: str) -> ModelFile:
       MirageError: BUNDLE_INVALID.
   """
   return file if suffixes_of(file.proto) == (suffix,) else replace(file, proto=seen_by(file.proto, suffix))
-
-
-def _check_calls(model: onnx.ModelProto) -> None:
-  """That a body has one custom operator at most, of a new target: what takes its place has an end.
-
-  Raises:
-      MirageError: BUNDLE_INVALID.
-  """
-  calls: dict[tuple[str, str], tuple[str, str]] = {}
-  for f in model.functions:
-    if is_custom(f.domain, f.name):
-      inner = [(n.domain, n.op_type) for n in nodes_of(f) if is_custom(n.domain, n.op_type)]
-      if len(inner) > 1 or (f.domain, f.name) in calls:
-        raise MirageError("BUNDLE_INVALID", f"the body of {f.name[:40]!r} has several custom operators")
-      if inner:
-        calls[f.domain, f.name] = inner[0]
-  for start in calls:
-    seen, at = set[str](), start
-    while at in calls:
-      seen.add(at[0])
-      at = calls[at]
-      if at[0] in seen:
-        raise MirageError(
-          "BUNDLE_INVALID", f"the body of {start[1][:40]!r} calls what is for {at[0][:40]} again"
-        )
 
 
 @contextmanager

@@ -133,6 +133,16 @@ def test_bodies_without_an_end_are_refused(model):
     with pytest.raises(MirageError, match="calls what is for ai.mirage.v1.sm.* again") as caught:
       seen_by(model, suffix)
     assert caught.value.code == "BUNDLE_INVALID"
+  with pytest.raises(MirageError, match="again"):
+    inlined(model, {o for n in model.graph.node for o in n.output})
+
+
+def test_a_body_that_is_its_own_is_refused(model):
+  function = model.functions[0]
+  function.node.append(call(function.domain, function.name))
+  for look in (lambda: seen_by(model, "sm86"), lambda: inlined(model, {model.graph.node[0].output[0]})):
+    with pytest.raises(MirageError, match="again"):
+      look()
 
 
 def test_bodies_that_double_are_refused(model):

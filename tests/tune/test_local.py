@@ -78,12 +78,23 @@ def test_one_line_of_what_is_wrong(present, gpus, more, code, said):
   assert said in line and "\n" not in line and not measured
 
 
-def test_a_gpu_that_is_hidden(present, monkeypatch):
+@pytest.mark.parametrize("shown", ["7", "", "-1", "NoDevFiles", "GPU-8f3a", "MIG-b9d2\nx"])
+def test_a_gpu_that_is_hidden(present, monkeypatch, shown):
+  """The driver shows none then, whatever the words are; empty hides all of them."""
   present()
-  monkeypatch.setenv(local.VISIBLE, "7")
+  monkeypatch.setenv(local.VISIBLE, shown)
   with refused("NO_GPU") as error:
     local_target()
-  assert "CUDA_VISIBLE_DEVICES is '7', which may hide it" in error.value.line()
+  line = error.value.line()
+  assert f"CUDA_VISIBLE_DEVICES is {shown!r}, which may hide it" in line and "\n" not in line
+
+
+@pytest.mark.parametrize("shown", ["1,0", "MIG-b9d2", "0"])
+def test_odd_words_that_show_one(present, monkeypatch, shown):
+  """What is device 0 then is what counts; a part of a GPU has its own name and size."""
+  measured = present(fake_driver.PART)
+  monkeypatch.setenv(local.VISIBLE, shown)
+  assert local_target().name == "sm_90ax60" and measured == ["sm_90ax60"]
 
 
 def test_gpus_of_different_kinds(present):
