@@ -17,6 +17,7 @@ from mirage_onnx.lower import steps as do
 from mirage_onnx.lower import thread_graph as kernel
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.min_sum import MinSum, minimise
 from mirage_onnx.lower.shared import SharedTile
 
@@ -42,7 +43,7 @@ def first_split(assignment: Assignment, forms: Mapping[int, Form], split: Warps)
   return split.spare - 1
 
 
-def barriers_everywhere(lowering: lower.Lowering, graph: do.ThreadSteps, room: int) -> do.ThreadSteps:
+def barriers_everywhere(lowering: Lowered, graph: do.ThreadSteps, room: int) -> do.ThreadSteps:
   """One before every step that touches shared memory."""
 
   def run(steps: tuple[do.ThreadStep, ...]) -> tuple[do.ThreadStep, ...]:
@@ -57,7 +58,7 @@ def barriers_everywhere(lowering: lower.Lowering, graph: do.ThreadSteps, room: i
   return do.ThreadSteps(run(graph.before), run(graph.body), run(graph.after))
 
 
-def as_written(lowering: lower.Lowering, graph: do.ThreadSteps, room: int) -> do.ThreadSteps:
+def as_written(lowering: Lowered, graph: do.ThreadSteps, room: int) -> do.ThreadSteps:
   """Steps in the order in which they came to be."""
   return arrange.as_written(graph)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from mirage_onnx.ir.block_ops import CLUSTER, Kind, kind_of
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.barriers import Unordered, unordered_behind, with_barriers
-from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.op_order import Order, OrderedStep, fewest_barriers
 from mirage_onnx.lower.steps import ThreadBarrier, ThreadStep, ThreadSteps
 
@@ -39,7 +39,7 @@ def as_written(graph: ThreadSteps) -> ThreadSteps:
   return with_barriers(ThreadSteps(*map(merged, runs)))
 
 
-def arranged(lowering: Lowering, graph: ThreadSteps, room: int) -> ThreadSteps:
+def arranged(lowering: Lowered, graph: ThreadSteps, room: int) -> ThreadSteps:
   """The graph with barriers, as few as any order has; ``room``: further registers of a lane."""
   sizes: dict[int, int] = {}
   for held in lowering.made:
@@ -65,7 +65,7 @@ def arranged(lowering: Lowering, graph: ThreadSteps, room: int) -> ThreadSteps:
   return as_written(ThreadSteps(*runs))
 
 
-def _wide(lowering: Lowering, step: ThreadStep, own: OrderedStep) -> bool:
+def _wide(lowering: Lowered, step: ThreadStep, own: OrderedStep) -> bool:
   """Whether a contraction has so many loads under way that it stays behind what it stood behind.
 
   ptxas has been seen to spill where two such follow each other with no barrier between.
@@ -106,7 +106,7 @@ def most_held(nodes: Sequence[OrderedStep], sizes: Mapping[int, int], kept: froz
   return most
 
 
-def node(lowering: Lowering, step: ThreadStep, behind: Unordered) -> OrderedStep:
+def node(lowering: Lowered, step: ThreadStep, behind: Unordered) -> OrderedStep:
   """What a step behind these does, for the order."""
   ops, index = lowering.assignment.kernel.ops, step.index
   makes, args = {index}, ops[index].args if 0 <= index < len(ops) else ()

@@ -9,21 +9,20 @@ from math import prod
 
 from mirage_onnx.ir import DType, KTensor, Phase
 from mirage_onnx.ir.block_ops import RUNNING
-from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.lowered import Whereabouts
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held, ThreadStep
 
-#: Registers of a lane beyond which a loaded tile is read where it is used, and up to which a packed
-#: operand stays through the loop.
-MOST_FETCHED, MOST_RESIDENT = 64, 64
+#: Registers of a lane up to which a packed operand stays through the loop.
+MOST_RESIDENT = 64
 
 
 @dataclass(slots=True)
-class Demand:
+class Demand(Whereabouts):
   """Steps in the making, in three runs.
 
   ``held``: registers of a lane beyond which a computed value is made where it is used.
@@ -63,55 +62,6 @@ class Demand:
   def steps(self, run: str) -> list[ThreadStep]:
     """The run of that name."""
     return {"before": self.before, "body": self.body, "after": self.after}[run]
-
-  def save_form(self, index: int) -> Form:
-    """The form that a saved value is written from."""
-    if index in self.forms:
-      return self.forms[index]
-    return self.form_of_load(index)
-
-  def form_of_load(self, index: int) -> Form:
-    """A form for a loaded value (or constant) that nothing says how to read."""
-    own = self.assignment.own(index).values()
-    found = [f.of(own) for f in self.assignment.frames]
-    return min(found, key=self.warps.registers)
-
-  def on_tensor_cores(self, index: int) -> bool:
-    """Whether both arguments of a contraction have one 16-bit type."""
-    ops = self.assignment.kernel.ops
-    first, second = (ops[a].dtype for a in ops[index].args)
-    return first.is_half and first is second
-
-  def in_place(self, index: int, form: Form) -> bool:
-    """Whether a value is made where it is used, from shared memory or a large tensor tile.
-
-    What a lane would hold many elements of only to use each once or twice: operands of
-    contractions, and what is reduced. It may depend on nothing that is held along the inner
-    side, so that a loop over that need not be unrolled.
-    """
-    key = index, form
-    if key not in self.known:
-      self.known[key] = self._in_place(index, form)
-    return self.known[key]
-
-  def _in_place(self, index: int, form: Form) -> bool:
-    op = self.assignment.kernel.ops[index]
-    if op.op == "load":
-      return index in self.homes or self.warps.registers(form) > MOST_FETCHED
-    if not is_elementwise(op.op) or self.forms.get(index) != form:
-      return False
-    if self.warps.registers(form) <= self.held:
-      return False
-    some = False
-    for a in op.args:
-      if constant(self.assignment.kernel.ops[a], self.extents) is not None:
-        continue
-      own = form.of(self.assignment.own(a).values())
-      if self.in_place(a, own):
-        some = True
-      elif own.t:
-        return False
-    return some
 
   def need(self, index: int, form: Form, run: str) -> tuple[str, ...]:
     """Value ``index`` in this form for a step of this run; the tiles that the step reads."""
@@ -157,12 +107,6 @@ class Demand:
     if op.op == "load" or self.forms[index] == form:
       return self.need(index, form, run)
     return (self.spill(index, run),)
-
-  def tile_of(self, index: int, form: Form) -> str | None:
-    """The shared tile that an operand in this form is read from; None if it is from none."""
-    if index in self.homes or self.assignment.kernel.ops[index].op == "load":
-      return self.homes.get(index)
-    return None if self.forms[index] == form else self.spilled[index]
 
   def spill(self, index: int, run: str) -> str:
     """The shared tile that holds value ``index``."""

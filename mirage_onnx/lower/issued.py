@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_onnx.lower.forms import Form
-from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.sizes import is_runtime
 from mirage_onnx.lower.steps import Fetch, Held, ThreadStep, ThreadSteps
@@ -24,7 +24,7 @@ class Issued:
   after: tuple[Held, ...] = ()
 
   @classmethod
-  def of(cls, lowering: Lowering, graph: ThreadSteps, room: int) -> Issued:
+  def of(cls, lowering: Lowered, graph: ThreadSteps, room: int) -> Issued:
     """As many as ``room`` registers of a lane hold."""
     if not graph.body:
       return cls()
@@ -33,7 +33,7 @@ class Issued:
     return cls(body, _fitting(lowering, graph.after, min(room - most + left, MOST_THROUGH))[0])
 
 
-def _fitting(lowering: Lowering, steps: Sequence[ThreadStep], room: int) -> tuple[tuple[Held, ...], int]:
+def _fitting(lowering: Lowered, steps: Sequence[ThreadStep], room: int) -> tuple[tuple[Held, ...], int]:
   """The first fetches that ``room`` has registers for, and what is left of it."""
   found = []
   for held in (s.to for s in steps if isinstance(s, Fetch)):
@@ -44,7 +44,7 @@ def _fitting(lowering: Lowering, steps: Sequence[ThreadStep], room: int) -> tupl
   return tuple(found), room
 
 
-def pair_together(lowering: Lowering, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
+def pair_together(lowering: Lowered, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
   """Whether the two elements of a pair are neighbours in memory that exist together."""
   if len(form.t) != 1:
     return False
@@ -56,7 +56,7 @@ def pair_together(lowering: Lowering, view: TensorView, own: Mapping[str, Piece]
   return own.get(p.axis) == p and even and view.together(p.axis, 2)
 
 
-def in_pairs(lowering: Lowering, held: Held) -> bool:
+def in_pairs(lowering: Lowered, held: Held) -> bool:
   """Whether a load to these registers takes two neighbours at a time."""
   op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
   if held.form.lanes.pack != 2 or not op.dtype.is_half:
@@ -65,7 +65,7 @@ def in_pairs(lowering: Lowering, held: Held) -> bool:
   return pair_together(lowering, view, own, held.form) or bool(even_axis(lowering, held))
 
 
-def even_axis(lowering: Lowering, held: Held) -> str:
+def even_axis(lowering: Lowered, held: Held) -> str:
   """The axis, counted by a launch, whose neighbours are loaded together if they are an even number."""
   op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
   if len(held.form.t) != 1:

@@ -9,10 +9,10 @@ what only a reduction uses is added up as it is made.
 from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import Phase
-from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.lowered import Lowered
 
 
-def most_live(lowering: Lowering) -> int:
+def most_live(lowering: Lowered) -> int:
   """Registers of a lane at the worst place of a kernel that has been lowered."""
   kernel, needed = lowering.assignment.kernel, lowering.assignment.needed
   ops, end = kernel.ops, len(kernel.ops)

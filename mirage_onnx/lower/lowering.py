@@ -1,7 +1,7 @@
 """From a block graph with forms to the steps of its threads."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import prod
 
 from mirage_onnx.errors import RejectionError
@@ -12,8 +12,9 @@ from mirage_onnx.ir.rows import covered
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.assign import folded
 from mirage_onnx.lower.constant import constant
-from mirage_onnx.lower.demand import MOST_FETCHED, Demand
+from mirage_onnx.lower.demand import Demand
 from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.lowered import MOST_FETCHED, Lowered
 from mirage_onnx.lower.parts import Parts, lane_bits
 from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import STORED, SharedTile, in_chunks
@@ -55,9 +56,14 @@ class Lowering(Demand):
   widened: Mapping[int, Widened] = field(default_factory=dict)
 
   @property
-  def spare(self) -> int:
-    """Tiles of the ring that no copy may go to: of an iteration, and of products under way."""
-    return 2 if self.under_way or self.late is not None else 1
+  def inside(self) -> frozenset[int]:
+    """The contractions of the loop."""
+    return frozenset(s.index for s in self.body if isinstance(s, do.Contract))
+
+  @property
+  def lowered(self) -> Lowered:
+    """What there is behind ``lower``, for good."""
+    return Lowered(**{f.name: getattr(self, f.name) for f in fields(Lowered)})
 
   def _late(self) -> int | None:
     """The second of two contractions by wgmma, if it can wait for the next iteration's first one.
@@ -76,11 +82,6 @@ class Lowering(Demand):
     whole = self.warps.count((product.depth,)) == 1 and second in self.ring
     counted = is_runtime(self.extents, kernel.loop or "") or self.ranks > 1
     return late if scaled and fragments and whole and not counted and self.stages > 2 else None
-
-  @property
-  def saves_halves(self) -> bool:
-    """Whether all results have 16 bits."""
-    return all(self.tensors[s.tensor].dtype.is_half for s in self.assignment.kernel.saves)
 
   def lower(self) -> ThreadSteps:
     """The steps, without barriers.
@@ -115,16 +116,6 @@ class Lowering(Demand):
     )
     ring = bool(self.ring) and (self.stages > 2 or self.assignment.pieces.most_steps <= self.stages)
     return frozenset(inside) if plain and ring else frozenset()
-
-  def is_packed_only(self, index: int) -> bool:
-    """Whether whoever takes a value in a kernel with wgmma rounds it to its 16-bit type once more."""
-    ops = self.assignment.kernel.ops
-    if not self.warpgroup or not ops[index].dtype.is_half:
-      return False
-    users = [u for u in self.assignment.needed if index in ops[u].args]
-    saves = [s for s in self.assignment.kernel.saves if s.arg == index]
-    packed = all(u in self.assignment.products and self.on_tensor_cores(u) for u in users)
-    return packed and all(self.tensors[s.tensor].dtype is ops[index].dtype for s in saves)
 
   def _fuse(self) -> None:
     """Contractions that nothing but one accumulator takes add to its registers."""

@@ -8,7 +8,7 @@ multiplied, and then writes its results beside them.
 from collections.abc import Mapping
 
 from mirage_onnx.ir.ugraph import UGraph, is_part_axis
-from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.smem_plan import MemoryPlan
 from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.target import Target
@@ -18,7 +18,7 @@ _BESIDE = 48
 
 
 def standing_blocks(
-  graph: UGraph, extents: Mapping[str, int], target: Target, lowering: Lowering, memory: MemoryPlan,
+  graph: UGraph, extents: Mapping[str, int], target: Target, lowering: Lowered, memory: MemoryPlan,
   live: int, tiles: int,
 ) -> int:  # fmt: skip
   """As many as the GPU holds at once, if there are more ``tiles``; 0: every block has one tile.

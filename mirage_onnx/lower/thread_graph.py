@@ -15,6 +15,7 @@ from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.grid import Grid
 from mirage_onnx.lower.issued import Issued
 from mirage_onnx.lower.live import most_live
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.pieces import Pieces
 from mirage_onnx.lower.share import ways
@@ -56,7 +57,7 @@ class ThreadGraph:
   pieces: Pieces
   forms: Mapping[int, Form]
   warps: Warps
-  lowering: Lowering
+  lowering: Lowered
   memory: MemoryPlan
   issued: Issued
   live: int
@@ -185,11 +186,12 @@ def _plan(
   smem_bytes = 0
   # As many stages as fit, of those that are wanted.
   for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
-    lowering = Lowering(
+    making = Lowering(
       assignment, forms, warps, extents, tensors, held,
       stages=stages, ranks=params.cluster, warpgroup=warpgroup, widened=widened,
     )  # fmt: skip
-    graph = lowering.lower()
+    graph = making.lower()
+    lowering = making.lowered
     for index, form in forms.items():
       most = _MOST_IN_PLACE if lowering.in_place(index, form) else _MOST_REGISTERS
       if warps.registers(form) > most:

@@ -22,7 +22,7 @@ from mirage_onnx.codegen.tiled import memory_text
 from mirage_onnx.codegen.tiled.copies import copy_tile
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
-from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.pieces import STEP
 from mirage_onnx.lower.smem_plan import MemoryPlan
 from mirage_onnx.lower.steps import Copy
@@ -33,7 +33,7 @@ class AheadWriter:
   """Writes what begins early."""
 
   values: ValueWriter
-  lowering: Lowering
+  lowering: Lowered
   pieces: PiecesText
   memory: MemoryPlan
 

@@ -15,7 +15,7 @@ from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.ir.ugraph import BlockOp, Phase, UGraph
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import Form
-from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
@@ -50,7 +50,7 @@ class ValueWriter:
   """
 
   graph: UGraph
-  lowering: Lowering
+  lowering: Lowered
   pieces: PiecesText
   writer: Writer
   names: dict[Held, str] = field(default_factory=dict)

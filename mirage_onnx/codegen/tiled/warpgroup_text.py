@@ -56,7 +56,7 @@ def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
     with w.writer.block():
       _fragments(w, op.args[0], product, steps, "late")
     return
-  behind = lowering.late is not None and step in lowering.body
+  behind = lowering.late is not None and step.index in lowering.inside
   accumulators, waits = _accumulators(w, into), step.index not in lowering.under_way
   with w.writer.block():
     b = _operand_b(w, step.index)

@@ -1,0 +1,139 @@
+"""Where the values of a lowered kernel are: in registers, in shared tiles, or made where they are used."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from mirage_onnx.ir.functions import is_elementwise
+from mirage_onnx.ir.ugraph import KTensor
+from mirage_onnx.lower.assign import Assignment
+from mirage_onnx.lower.constant import constant
+from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.shared import SharedTile
+from mirage_onnx.lower.steps import Held
+from mirage_onnx.lower.widened import Widened
+
+#: Registers of a lane beyond which a loaded tile is read where it is used.
+MOST_FETCHED = 64
+
+
+class Whereabouts:
+  """What follows from what is known of values so far, or in the end."""
+
+  __slots__ = ()
+
+  assignment: Assignment
+  forms: Mapping[int, Form]
+  warps: Warps
+  extents: Mapping[str, int]
+  tensors: Mapping[str, KTensor]
+  held: int
+  homes: Mapping[int, str]
+  spilled: Mapping[int, str]
+  known: dict[tuple[int, Form], bool]
+  warpgroup: frozenset[int]
+
+  def save_form(self, index: int) -> Form:
+    """The form that a saved value is written from."""
+    if index in self.forms:
+      return self.forms[index]
+    return self.form_of_load(index)
+
+  def form_of_load(self, index: int) -> Form:
+    """A form for a loaded value (or constant) that nothing says how to read."""
+    own = self.assignment.own(index).values()
+    found = [f.of(own) for f in self.assignment.frames]
+    return min(found, key=self.warps.registers)
+
+  def on_tensor_cores(self, index: int) -> bool:
+    """Whether both arguments of a contraction have one 16-bit type."""
+    ops = self.assignment.kernel.ops
+    first, second = (ops[a].dtype for a in ops[index].args)
+    return first.is_half and first is second
+
+  def in_place(self, index: int, form: Form) -> bool:
+    """Whether a value is made where it is used, from shared memory or a large tensor tile.
+
+    What a lane would hold many elements of only to use each once or twice: operands of
+    contractions, and what is reduced. It may depend on nothing that is held along the inner
+    side, so that a loop over that need not be unrolled.
+    """
+    key = index, form
+    if key not in self.known:
+      self.known[key] = self._in_place(index, form)
+    return self.known[key]
+
+  def _in_place(self, index: int, form: Form) -> bool:
+    op = self.assignment.kernel.ops[index]
+    if op.op == "load":
+      return index in self.homes or self.warps.registers(form) > MOST_FETCHED
+    if not is_elementwise(op.op) or self.forms.get(index) != form:
+      return False
+    if self.warps.registers(form) <= self.held:
+      return False
+    some = False
+    for a in op.args:
+      if constant(self.assignment.kernel.ops[a], self.extents) is not None:
+        continue
+      own = form.of(self.assignment.own(a).values())
+      if self.in_place(a, own):
+        some = True
+      elif own.t:
+        return False
+    return some
+
+  def tile_of(self, index: int, form: Form) -> str | None:
+    """The shared tile that an operand in this form is read from; None if it is from none."""
+    if index in self.homes or self.assignment.kernel.ops[index].op == "load":
+      return self.homes.get(index)
+    return None if self.forms[index] == form else self.spilled[index]
+
+  @property
+  def saves_halves(self) -> bool:
+    """Whether all results have 16 bits."""
+    return all(self.tensors[s.tensor].dtype.is_half for s in self.assignment.kernel.saves)
+
+  def is_packed_only(self, index: int) -> bool:
+    """Whether whoever takes a value in a kernel with wgmma rounds it to its 16-bit type once more."""
+    ops = self.assignment.kernel.ops
+    if not self.warpgroup or not ops[index].dtype.is_half:
+      return False
+    users = [u for u in self.assignment.needed if index in ops[u].args]
+    saves = [s for s in self.assignment.kernel.saves if s.arg == index]
+    packed = all(u in self.assignment.products and self.on_tensor_cores(u) for u in users)
+    return packed and all(self.tensors[s.tensor].dtype is ops[index].dtype for s in saves)
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered(Whereabouts):
+  """The same, of a kernel that has been lowered; names as in ``Lowering``.
+
+  ``inside``: the contractions of the loop.
+  """
+
+  assignment: Assignment
+  forms: Mapping[int, Form]
+  warps: Warps
+  extents: Mapping[str, int]
+  tensors: Mapping[str, KTensor]
+  held: int
+  made: Mapping[Held, str]
+  tiles: Mapping[str, SharedTile]
+  homes: Mapping[int, str]
+  spilled: Mapping[int, str]
+  varies: Sequence[bool]
+  stages: int
+  ranks: int
+  fused: Mapping[int, int]
+  ring: Sequence[int]
+  states: Sequence[int]
+  warpgroup: frozenset[int]
+  under_way: Set[int]
+  late: int | None
+  inside: frozenset[int]
+  widened: Mapping[int, Widened]
+  known: dict[tuple[int, Form], bool] = field(default_factory=dict, compare=False)
+
+  @property
+  def spare(self) -> int:
+    """Tiles of the ring that no copy may go to: of an iteration, and of products under way."""
+    return 2 if self.under_way or self.late is not None else 1
