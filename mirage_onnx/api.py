@@ -133,7 +133,8 @@ def optimize(
       profile: a file that ``mirage-onnx calibrate --profile`` wrote on the target's GPU, here or elsewhere:
           its rates are those of the target. Without ``target`` that GPU is it.
       steps: kernels for one new token of a decoder with GroupQueryAttention, in an ``If`` beside the
-          graph as it was, which takes prompts; onnxruntime captures no CUDA graph of a model with that.
+          graph as it was, which takes prompts, and other sizes than those of which ``shapes`` has one;
+          onnxruntime captures no CUDA graph of a model with that.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
@@ -155,7 +156,8 @@ def optimize(
   if page is not None:
     check_page(Path(page), source, target_path)
   with readable(model) as given:
-    loaded = load_model(given, steps=steps)
+    one = {n: s[0] for n, s in (shapes or {}).items() if len(s) == 1}
+    loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
       raise MirageError("OPTION_INVALID", "a model of more than 1 GiB in memory needs output=PATH")
     lock_path, recorded = Path(lock) if lock is not None else None, None

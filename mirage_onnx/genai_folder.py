@@ -110,7 +110,7 @@ class GenaiFolder:
       "total_sequence_length": (whole,),
       **({"kv_cache_dim": (head,)} if head else {}),
     }
-    loaded = load_model(self.path / file, steps=steps)
+    loaded = load_model(self.path / file, steps={} if steps else None)
     if loaded.nested is not None and is_apart(loaded.nested):
       known["sequence_length"] = (1,)
       known["past_sequence_length"] = (longest,)

@@ -260,7 +260,7 @@ def _dynamic(program: Program, declared: Declared, options: Options) -> Dynamic:
   from mirage_onnx.tune.dynamic import Dynamic
 
   node_us = lambda s: _node_us(program.sized(s), options)  # noqa: E731
-  return Dynamic(program, declared, node_us, options.target, options.margin)
+  return Dynamic(program, declared, node_us, options.target, options.searched_margin)
 
 
 def _times(

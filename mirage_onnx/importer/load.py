@@ -107,11 +107,15 @@ class PickledModel:
 
 
 def load_model(
-  source: str | Path | ModelProto, base_dir: str | Path | None = None, *, steps: bool = False
+  source: str | Path | ModelProto,
+  base_dir: str | Path | None = None,
+  *,
+  steps: Mapping[str, int] | None = None,
 ) -> LoadedModel:
   """Load a model file, or take a model in memory, and check it.
 
-  ``base_dir`` is where the external data of a model in memory is; ``steps``: see ``steps_apart``.
+  ``base_dir`` is where the external data of a model in memory is; ``steps``: sizes in those of a
+  decoder, which get a branch (``steps_apart``); None: they get none.
 
   Raises:
       MirageError: FILE_MISSING, FILE_UNREADABLE, NOT_ONNX, MODEL_INVALID, MODEL_LIMIT,
@@ -127,7 +131,7 @@ def load_model(
   if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
     raise MirageError("NOT_ONNX", f"{what} has no graph")
   given, proto = proto, without_old_inputs(proto)
-  proto = split_caches(steps_apart(proto) if steps else proto)
+  proto = split_caches(proto if steps is None else steps_apart(proto, steps))
   graph = proto.graph
   check_text(graph)
   check_functions(proto)

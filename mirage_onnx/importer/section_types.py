@@ -21,6 +21,7 @@ from mirage_onnx.importer.graph import check_names, topological_order
 from mirage_onnx.importer.inferring import known_of
 from mirage_onnx.importer.sections import Section
 from mirage_onnx.importer.shapes import DTYPES, SMALL, check_nodes
+from mirage_onnx.importer.steps_apart import sizes_in
 from mirage_onnx.ir.program import Dim, Tensor
 from mirage_onnx.onnx_process import Onnx
 
@@ -82,6 +83,7 @@ def section_scope(section: Section, outer: Scope, model: ModelProto, opset: int,
       MirageError: MODEL_INVALID, also where nothing is known of the type of what it is given.
   """
   graph, node = section.graph, section.holder
+  fixed = sizes_in(node, section.attribute)
   given, states = _given(section, outer, opset)
   light = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
   light.graph.name = section.path
@@ -98,7 +100,7 @@ def section_scope(section: Section, outer: Scope, model: ModelProto, opset: int,
     value = outer.known(name)
     if value is not None:
       constants[name] = value
-    seen[name] = outer.tensors[name]
+    seen[name] = _sized(outer.tensors[name], fixed)
   for name, tensor in constants.items():
     if name in own or name in captured:
       _add_constant(light.graph, name, tensor, read)
@@ -123,6 +125,13 @@ def section_scope(section: Section, outer: Scope, model: ModelProto, opset: int,
   named = frozenset(d for t in (*seen.values(), *map(_tensor, given.values())) for d in t.shape or ())
   tensors = {n: _renamed(t, named, section.path) for n, t in tensors.items()}
   return Scope(light, order, {**tensors, **seen}, folded, constants, section.path, named)
+
+
+def _sized(t: Tensor, sizes: Mapping[str, int]) -> Tensor:
+  """With numbers for names that have one size here."""
+  if not sizes or t.shape is None:
+    return t
+  return replace(t, shape=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in t.shape))
 
 
 def carried_results(section: Section, inner: Scope) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from onnx import GraphProto, ModelProto, NodeProto
 
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import CACHED, STEPS, has_steps
+from mirage_onnx.importer.steps_apart import CACHED, has_steps, is_mark
 
 _MARK, _ATTENDED, _WRITTEN = "pkg.mirage_onnx.part", "attended", "written"
 
@@ -71,8 +71,8 @@ def whole_again(model: ModelProto) -> None:
   for graph in _graphs(model):
     _join(graph)
     for node in graph.node:
-      if any(p.key in (_MARK, STEPS) for p in node.metadata_props):
-        kept = [p for p in node.metadata_props if p.key not in (_MARK, STEPS)]
+      if any(p.key == _MARK or is_mark(p.key) for p in node.metadata_props):
+        kept = [p for p in node.metadata_props if p.key != _MARK and not is_mark(p.key)]
         del node.metadata_props[:]
         node.metadata_props.extend(kept)
 

@@ -20,6 +20,8 @@ from mirage_onnx.importer.graph import nodes_of, subgraphs
 CACHED = "GroupQueryAttention"
 #: The property of the ``If``, of which the other branch stays as it is, and of operators with such a cache.
 STEPS = "pkg.mirage_onnx.steps"
+#: The property of the ``If`` that says what dimensions have in the branch of steps, as ``batch=1 new=1``.
+_SIZES = "pkg.mirage_onnx.sizes"
 _STEP, _OTHERS = "/step", "/others"
 _QUERY, _PASTS, _TOTAL = 0, (3, 4), 6
 #: Operators that make of shapes how long all is together.
@@ -28,12 +30,12 @@ _OF_SHAPES = frozenset({"Shape", "Gather", "Cast", "Squeeze", "Unsqueeze", "Slic
 
 @dataclass(frozen=True, slots=True)
 class _Decoder:
-  """``new``: the name of the dimension of new tokens; ``past``: a cache; ``total``: what makes ``length``.
+  """``fixed``: sizes in a step, of new tokens, too; ``past``: a cache; ``total``: what makes ``length``.
 
   ``sizes``: of names that the operators leave no choice (of a head).
   """
 
-  new: str
+  fixed: Mapping[str, int]
   past: str
   total: tuple[NodeProto, ...]
   length: str
@@ -49,9 +51,12 @@ class _Decoder:
     return made
 
 
-def steps_apart(proto: ModelProto) -> ModelProto:
-  """``proto`` itself where it is no decoder of that kind."""
-  found = _decoder(proto.graph)
+def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> ModelProto:
+  """``proto`` itself where it is no decoder of that kind.
+
+  ``sizes``: by name, of dimensions of inputs; steps of others go with the prompts.
+  """
+  found = _decoder(proto.graph, sizes or {})
   if found is None:
     return proto
   made = ModelProto()
@@ -70,6 +75,8 @@ def steps_apart(proto: ModelProto) -> ModelProto:
   holder = graph.node.add(op_type="If", name=names.fresh("steps"), input=[graph.node[-1].output[0]])
   holder.output.extend(o.name for o in proto.graph.output)
   holder.metadata_props.add(key=STEPS, value="then_branch")
+  said = " ".join(f"{n}={size}" for n, size in sorted(found.fixed.items()))
+  holder.metadata_props.add(key=_SIZES, value=said)
   for attribute, end in (("then_branch", _STEP), ("else_branch", _OTHERS)):
     branch = _branch(found, proto.graph, end, names)
     holder.attribute.add(name=attribute, type=AttributeProto.GRAPH, g=branch)
@@ -91,6 +98,19 @@ def has_steps(node: NodeProto, attribute: str) -> bool:
   return any(p.key == STEPS and p.value == attribute for p in node.metadata_props)
 
 
+def sizes_in(node: NodeProto, attribute: str) -> dict[str, int]:
+  """What dimensions of what is around it are in the branch of steps, by name; no other run gets there."""
+  if not has_steps(node, attribute):
+    return {}
+  said = next((p.value for p in node.metadata_props if p.key == _SIZES), "")
+  return {name: int(size) for name, _, size in (x.rpartition("=") for x in said.split(" ") if x)}
+
+
+def is_mark(key: str) -> bool:
+  """Whether a property is one of these: no model keeps it."""
+  return key in (STEPS, _SIZES)
+
+
 def keeps_its_room(node: NodeProto) -> bool:
   """Whether a run gets to this operator only with a cache that has room for what is new."""
   return any(p.key == STEPS for p in node.metadata_props)
@@ -109,14 +129,14 @@ class _Names:
     return name
 
 
-def _decoder(graph: GraphProto) -> _Decoder | None:
-  """What the model is, if it is one."""
+def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
+  """What the model is, if it is one; ``wanted``: sizes in its steps."""
   nodes = [n for n in graph.node if n.op_type == CACHED and n.domain == "com.microsoft"]
   makers = {o: n for n in graph.node for o in n.output if o}
   stored = {t.name for t in graph.initializer}
   inputs = {v.name: v for v in graph.input if v.name not in stored}
   outputs = {v.name for v in graph.output}
-  known = {v.name: _dims(v) for v in (*graph.value_info, *graph.input)}
+  known = {v.name: _dims(v) for v in (*graph.value_info, *graph.input, *graph.output)}
   if not nodes or any(o not in makers for o in outputs) or any(map(subgraphs, graph.node)):
     return None
   new, pasts, sizes = set[int | str](), set[int | str](), dict[str, int]()
@@ -138,7 +158,10 @@ def _decoder(graph: GraphProto) -> _Decoder | None:
     return None
   if first == past or len({n.input[_TOTAL] for n in nodes}) != 1:
     return None
-  return _Decoder(first, nodes[0].input[_PASTS[0]], total, nodes[0].input[_TOTAL], sizes)
+  lengths = {past, *(d for n in nodes for d in known.get(n.output[1], ())[2:3])}
+  names = {d for name in inputs for d in known[name] if d not in lengths | {*sizes}}
+  fixed = {n: size for n, size in wanted.items() if n in names and " " not in n} | {first: 1}
+  return _Decoder(fixed, nodes[0].input[_PASTS[0]], total, nodes[0].input[_TOTAL], sizes)
 
 
 def _number(node: NodeProto, name: str) -> int:
@@ -164,7 +187,7 @@ def _made_of_shapes(
 
 
 def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]:
-  """Of shapes: one token is new, and the cache has room for it."""
+  """Of shapes: one token is new, of as many sequences, and the cache has room for it."""
   made = []
 
   def add(op: str, *inputs: str, **attributes: Any) -> str:
@@ -181,17 +204,18 @@ def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]
     own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input))
     made[-1].attribute.extend(n.attribute)
   length = add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
-  value = next(v for v in graph.input if d.new in _dims(v))
-  new = add("Shape", value.name)
-  count = add("Gather", new, number(_dims(value).index(d.new)))
   room = add("Gather", add("Shape", d.past), number(2))
-  one = add("Equal", count, number(1))
-  add("Squeeze", add("And", one, add("Not", add("Less", room, length))))
+  holds = add("Not", add("Less", room, length))
+  for name, size in sorted(d.fixed.items()):
+    value = next(v for v in graph.input if name in _dims(v))
+    count = add("Gather", add("Shape", value.name), number(_dims(value).index(name)))
+    holds = add("And", holds, add("Equal", count, number(size)))
+  add("Squeeze", holds)
   return made
 
 
 def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphProto:
-  """The graph as a branch: what it yields, and of a step the tokens, have names of their own.
+  """The graph as a branch: what it yields has names of its own.
 
   Of the other branch all values, for onnx's inference mixes up sizes of equal names.
   """
@@ -202,12 +226,6 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
   if not is_step:
     own |= {o: names.fresh(o + end) for o in produced if o not in outputs}
   made = GraphProto(name=end.strip("/"))
-  for v in graph.input if is_step else ():
-    if d.new in (dims := _dims(v)):
-      own[v.name], shape = (names.fresh(f"{v.name}{end}{more}") for more in ("", "/shape"))
-      sizes = [int(x == d.new) for x in dims]  # 0: as it is
-      made.initializer.append(helper.make_tensor(shape, TensorProto.INT64, [len(sizes)], sizes))
-      made.node.append(helper.make_node("Reshape", [v.name, shape], [own[v.name]], name=own[v.name]))
   for n in graph.node:
     if n.op_type == "Constant":
       continue
@@ -226,8 +244,8 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
       found.append(d.known(v))
       found[-1].name = own.get(v.name, v.name)
       for k, x in enumerate(found[-1].type.tensor_type.shape.dim if is_step else ()):
-        if x.dim_param == d.new:
-          x.dim_value = 1
+        if x.dim_param in d.fixed:
+          x.dim_value = d.fixed[x.dim_param]
         elif v.name in caches and k == 2:
           x.dim_param = str(room)
     return found
