@@ -83,7 +83,7 @@ def section_scope(section: Section, outer: Scope, model: ModelProto, opset: int,
       MirageError: MODEL_INVALID, also where nothing is known of the type of what it is given.
   """
   graph, node = section.graph, section.holder
-  fixed = sizes_in(node, section.attribute)
+  sizes = sizes_in(node, section.attribute)
   given, states = _given(section, outer, opset)
   light = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
   light.graph.name = section.path
@@ -100,7 +100,7 @@ def section_scope(section: Section, outer: Scope, model: ModelProto, opset: int,
     value = outer.known(name)
     if value is not None:
       constants[name] = value
-    seen[name] = _sized(outer.tensors[name], fixed)
+    seen[name] = _sized(outer.tensors[name], sizes)
   for name, tensor in constants.items():
     if name in own or name in captured:
       _add_constant(light.graph, name, tensor, read)

@@ -195,9 +195,10 @@ class Lowering(Demand):
   def _too_wide(self, index: int) -> bool:
     """Whether a tile that was meant for registers is too wide for them, and fits elsewhere."""
     op, own = self.assignment.kernel.ops[index], self.assignment.own(index).values()
+    if op.dtype not in STORED:
+      return False
     wide = min(self.warps.registers(f.of(own)) for f in self.assignment.frames)
-    size_bytes = op.dtype.size_bytes * prod(p.length for p in own)
-    return wide > MOST_FETCHED and size_bytes <= MOST_COPIED and op.dtype in STORED
+    return wide > MOST_FETCHED and op.dtype.size_bytes * prod(p.length for p in own) <= MOST_COPIED
 
   def _elementwise(self, index: int) -> None:
     op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)

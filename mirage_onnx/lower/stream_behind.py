@@ -117,6 +117,8 @@ class StreamBehind:
     for index in inline(self.ops, "matmul", roots, self.staged):
       axis, extent, loads = walked_vectors(self.graph, self.plan, index)
       for load in loads:
+        if self.ops[load].dtype.is_packed:  # refused where it is read
+          continue
         size = per_thread * extent * self.ops[load].dtype.size_bytes // 4
         if load not in found and size <= room and self.ops[load].tensor not in made:
           found[load] = axis, extent
