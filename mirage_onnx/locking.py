@@ -110,8 +110,8 @@ def _region(o: Outcome, weights: str) -> LockedRegion:
     key=o.region.key,
     ugraph=print_ugraph(program.ugraph).splitlines(),
     params=[p.to_text() for p in program.params],
-    predicted_us=program.predicted_us,
-    baseline_us=o.baseline_us,
+    predicted_us=float(program.predicted_us),
+    baseline_us=float(o.baseline_us),
     measured=LockedTimes(m.kernel_us, m.ort_us, m.tried) if m else None,
     kernels=[
       LockedKernel(s.name, _sha256(s.text.encode()), _sha256(c.image))

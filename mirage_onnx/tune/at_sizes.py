@@ -79,7 +79,7 @@ def predicted_us(
 ) -> float | None:
   """The time of a candidate at other extents; None for kernels whose model does not say it."""
   times = [us for _, us in kernel_times(candidate, extents, target, expected_tiled_us, runtime)]
-  return None if None in times else sum(us or 0.0 for us in times)
+  return None if None in times else float(sum(us or 0.0 for us in times))
 
 
 def best_at_sizes(

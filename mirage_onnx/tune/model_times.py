@@ -66,8 +66,9 @@ def model_times(
     unknown_gone=sum(n in gone for n in unknown),
     bounded=len(bounds),
     before_us=sum(us * times.get(n, 1) for n, us in node_us.items()),
-    after_us=sum(left_us.values())
-    + sum(o.price_us(0.0) * times.get(c.region.nodes[0], 1) for c, o in chosen),
+    after_us=float(
+      sum(left_us.values()) + sum(o.price_us(0.0) * times.get(c.region.nodes[0], 1) for c, o in chosen)
+    ),
     left_us=left_us,
     bounds=bounds,
   )

@@ -21,7 +21,7 @@ def test_greedy_tokens(tmp_path, bits, monkeypatch):
   source, out = tmp_path / "llm", tmp_path / "fast"
   write(source, c)
   out.mkdir()
-  sizes = {"batch_size": [1], "past_sequence_length": [64], "total_sequence_length": [32]}
+  sizes = {"batch_size": [2], "past_sequence_length": [64], "total_sequence_length": [32]}
   mirage_onnx.optimize(  # 4 bits are never chosen by prediction alone
     source / "model.onnx", out / "model.onnx", target="h200", budget_s=90, margin=-20.0, steps=True,
     shapes={**sizes, "sequence_length": [1]},
