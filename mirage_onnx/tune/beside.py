@@ -21,6 +21,7 @@ from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.match.siblings import join, siblings
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified, varied
+from mirage_onnx.superopt.warpgroup_numbers import Shape, warpgroup_points
 from mirage_onnx.target import Target
 from mirage_onnx.tune.instances import InstanceChecks
 from mirage_onnx.tune.measure import measure_region
@@ -30,6 +31,8 @@ from mirage_onnx.verify.weights import sample_weights
 
 #: Programs and numbers of one region that are tried beside the others, and combinations in all.
 OTHERS, MOST = 8, 64
+#: Numbers that are tried of all columns together.
+NUMBERS = 6
 #: As the parts were timed in looks of their own, no interval of pairs says what luck is: so much is.
 MIN_GAIN = 0.03
 
@@ -97,7 +100,8 @@ def _measured(
     for point in points:
       own = [(c.region, found[n]) for (c, _), found, n in zip(parts, options, point, strict=True)]
       apart = side_by_side(region, own)
-      both = dict.fromkeys((apart, in_one_launch(region, apart)), point)
+      numbers = () if asked else as_one_product(region, apart, target)
+      both = dict.fromkeys((apart, in_one_launch(region, apart), *numbers), point)
       new += both
       asked.update(both)
     return compile_candidates(region, new, target, keep=len(new), workers=available_cores())[0]
@@ -151,6 +155,29 @@ def in_one_launch(region: Region, candidate: Candidate) -> Candidate:
     front = front if joins else i
     found.append(replace(own, beside=joins))
   return replace(candidate, params=tuple(found))
+
+
+def as_one_product(region: Region, candidate: Candidate, target: Target) -> tuple[Candidate, ...]:
+  """Kernels that are all alike, in one launch with the numbers of one product of all their columns.
+
+  Those that are best for each alone fill the GPU with the tiles of one.
+  """
+  graph = candidate.ugraph
+  first, *others = graph.kernels
+  extents = ugraph_extents(graph, candidate.params, region.extents)
+  tensors = {t.name: t for t in graph.tensors}
+  pairs = ((a, b) for i, a in enumerate(graph.kernels) for b in graph.kernels[i + 1 :])
+  shape = Shape.of(first, tensors, extents)
+  if not others or shape is None or not all(alike(graph, a, b, extents) for a, b in pairs):
+    return ()
+  wide = {**extents, shape.columns: extents[shape.columns] * len(graph.kernels)}
+  at = first.grid.index(shape.columns)
+  points = warpgroup_points(first, tensors, wide, target, NUMBERS)
+  fit = [(us, p) for us, p in points if p.cluster == 1 and p.tile[at] <= extents[shape.columns]]
+  return tuple(
+    replace(candidate, params=(p, *(replace(p, beside=True) for _ in others)), predicted_us=us)
+    for us, p in fit
+  )
 
 
 def side_by_side(region: Region, parts: Sequence[tuple[Region, Candidate]]) -> Candidate:

@@ -13,6 +13,7 @@ from small_models import Net
 
 import mirage_onnx
 from mirage_onnx import pipeline
+from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate, KernelParams
@@ -22,7 +23,7 @@ from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.siblings import siblings
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.rewrite.apply import apply
-from mirage_onnx.target import H200
+from mirage_onnx.target import H100, H200
 from mirage_onnx.tune import beside
 from mirage_onnx.tune.measure import Inputs, Measured, prepare
 from tests.codegen.tiled.test_alike import BY_WGMMA, GRAPH, SIZES
@@ -125,6 +126,21 @@ def test_kernels_that_are_alike_are_tried_in_one_launch():
   assert joined(other, BY_WGMMA, BY_WGMMA) == [False, False, True]
   assert joined(BY_WGMMA, other, BY_WGMMA) == [False, False, False]
   assert joined(by_mma, by_mma, by_mma) == [False, False, False]
+
+
+def test_numbers_of_one_product_of_all_columns():
+  """512 rows of three 768 columns: as many tiles as a product of 2304 columns has, and larger ones."""
+  sizes = {"a0": 512, "a1": 768, "a2": 768, "a3": 768, "a4": 768}
+  region, apart = SimpleNamespace(extents=sizes), Candidate(GRAPH, (BY_WGMMA,) * 3)
+  found = beside.as_one_product(region, apart, H100)
+  assert len(found) == beside.NUMBERS
+  for c in found:
+    assert [p.beside for p in c.params] == [False, True, True]
+    (source,) = emit_candidate(c, sizes, H100, "k")
+    assert source.args[0] == "i0"
+  assert found[0].params[0].tile == (96, 128)  # 15.7 us with 64x64 on an H100, 10.8 with these
+  assert beside.as_one_product(SimpleNamespace(extents={**sizes, "a4": 384}), apart, H100) == ()
+  assert beside.as_one_product(region, apart, replace(H100, instructions=("mma",))) == ()
 
 
 def test_nodes_of_their_own_stay_where_they_are_as_fast(chosen, monkeypatch):
