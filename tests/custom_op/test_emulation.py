@@ -1,6 +1,7 @@
 """Sessions with ``emulate=True``: kernels run, without a GPU, or a line says why not."""
 
 import gc
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -77,6 +78,26 @@ def test_several_threads_run_one_session(chain):
     list(pool.map(work, range(4)))
   assert not wrong
   assert set(mirage_onnx.launches(session).values()) == {4 + 12}
+
+
+def test_sessions_come_and_go_in_threads(chain):
+  """One that went took the stacks on which another ran; the thread sanitizer does not know such stacks."""
+  data, end = chain.model.SerializeToString(), time.monotonic() + 3.0
+  expected = [emulated(chain.model).run(None, inputs(seed))[0] for seed in range(3)]
+
+  def work(seed):
+    made = 0
+    while time.monotonic() < end or not made:
+      session = mirage_onnx.InferenceSession(data, emulate=True)
+      (got,) = session.run(None, inputs(seed))
+      assert got.tobytes() == expected[seed].tobytes()
+      assert set(mirage_onnx.launches(session).values()) == {1}
+      made += 1
+      del session
+    return made
+
+  with ThreadPoolExecutor(3) as pool:
+    assert sum(pool.map(work, range(3))) >= 3
 
 
 def test_sessions_are_forgotten(chain):
