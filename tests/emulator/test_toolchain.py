@@ -1,6 +1,8 @@
 """The host compiler and its cache."""
 
 import ctypes
+import os
+from pathlib import Path
 
 import pytest
 from refused import refused
@@ -56,6 +58,24 @@ def test_a_damaged_library_is_built_again(cache, damage):
   assert build_library(answer(42), FLAGS) == path
   assert path.read_bytes() == whole
   assert ctypes.CDLL(str(path)).answer() == 42
+
+
+def test_a_library_is_on_the_disk_before_it_has_its_name(cache, monkeypatch):
+  """Behind a power cut a name without its bytes killed the process that opened it."""
+  calls, sync, replace = [], os.fsync, os.replace
+
+  def synced(descriptor):
+    calls.append(("fsync", os.fstat(descriptor).st_size))
+    sync(descriptor)
+
+  def replaced(old, new):
+    calls.append(("replace", Path(old).stat().st_size))
+    replace(old, new)
+
+  monkeypatch.setattr("os.fsync", synced)
+  monkeypatch.setattr("os.replace", replaced)
+  size = build_library(answer(42), FLAGS).stat().st_size
+  assert calls == [("fsync", size), ("replace", size)]
 
 
 def test_the_folder_of_the_cache(monkeypatch, tmp_path):
