@@ -5,6 +5,7 @@ Those at the edge of what the original takes are in ``edge_inputs``; what the gr
 """
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -157,6 +158,12 @@ def _masked(
   return (~hidden).astype(dtype)
 
 
+#: What numpy and zipfile raise of files that are damaged, ciphered, or that name huge arrays.
+_NO_ARRAYS = (
+  OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError, SyntaxError
+)  # fmt: skip
+
+
 def read_inputs(path: str | Path) -> dict[str, np.ndarray]:
   """The arrays of an ``.npz`` file, by name.
 
@@ -171,7 +178,7 @@ def read_inputs(path: str | Path) -> dict[str, np.ndarray]:
       return {name: file[name] for name in file.files}
   except FileNotFoundError as error:
     raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist") from error
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+  except _NO_ARRAYS as error:
     why = next(iter(str(error).splitlines()), type(error).__name__)
     raise MirageError("INPUTS_INVALID", f"{str(path)!r} is no .npz file: {why}") from error
 
