@@ -99,7 +99,7 @@ def explored(
   heard, told, timed, why, rested = True, False, 0, "", 0.0
   queue = deque[tuple[str, float]]()
   again = deque(key for key, o in found.items() if _is_open(o) and o.result is not None and known(o))
-  repeated = set(again)
+  repeated, cut_short = set(again), dict[str, Outcome]()
   with Hands(tune, at_once, news, SPARE) as hands:
     while True:
       if ends.over:
@@ -150,7 +150,11 @@ def explored(
       for one in news.take(POLL_S if ends.over else min(POLL_S, ends.seconds_left)):
         heard = True
         if isinstance(one, Timed):
-          found[one.before.region.key] = after = hands.end(one)
+          key = one.before.region.key
+          found[key] = after = hands.end(one)
+          if _is_cut(after) and key not in cut_short and not ends.over:
+            found[key] = one.before  # beside the searches its share was short; what it compiled is kept
+            cut_short[key] = after
           expected.learn(one.before, after, one.seconds / at_once)
           timed += 1
         elif one.outcome is not None:
@@ -175,9 +179,17 @@ def explored(
   reason = "timing it was expected to bring less than it takes"
   for key in left:
     o = found[key]
+    if key in cut_short:
+      found[key] = cut_short[key]
+      continue
     why_not = late(o) if ends.over else Rejection("NOT_TIMED", reason, o.region.nodes)
     found[key] = replace(o, rejection=why_not)
   return found, f"{timed} of {timed + len(left)} regions timed, {why}"
+
+
+def _is_cut(o: Outcome) -> bool:
+  """Whether the share of time that it had was over before anything of it was timed."""
+  return o.rejection is not None and o.rejection.code == "BUDGET"
 
 
 def _is_open(o: Outcome) -> bool:

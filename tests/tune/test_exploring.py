@@ -143,6 +143,25 @@ def test_the_time_is_over(layered):
   assert 3 <= len(world.asked) <= 3 + SPARE and said.endswith("the run was stopped")
 
 
+def test_what_its_share_was_too_short_for_has_another_one(layered):
+  """Once: a share may be short because other cores search, or because it is always so."""
+  world, tries = World(layered, 0), {}
+
+  def tune(o, seconds):
+    key = o.region.key
+    tries[key] = tries.get(key, 0) + 1
+    if tries[key] == 1 or key == next(iter(tries)):
+      return replace(o, rejection=Rejection("BUDGET", "late", ()))
+    return World.tune(world, o, seconds)
+
+  world.tune = tune
+  found, _ = world.explored()
+  assert max(tries.values()) == 2 and tries[next(iter(tries))] == 2
+  cut = {key for key, o in found.items() if o.rejection and o.rejection.code == "BUDGET"}
+  assert cut == {next(iter(tries)), *(key for key, n in tries.items() if n == 1)}
+  assert world.gain_us(found) > 0
+
+
 class Searches:
   """Of a world, a few between two choices, the most wanted first; each is said to take ``seconds``."""
 
