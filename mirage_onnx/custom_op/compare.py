@@ -35,6 +35,7 @@ from mirage_onnx.custom_op.wide_check import Input, WideCheck
 from mirage_onnx.custom_op.widen import run_widened
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.old_inputs import without_old_inputs
+from mirage_onnx.importer.steps_apart import apart_as_in
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -156,6 +157,7 @@ def _wide_check(a: Model, b: Model) -> WideCheck | None:
   With subgraphs unrolled, where the original runs so too.
   """
   original, rewritten = (replace(f, proto=without_old_inputs(f.proto)) for f in map(ModelFile.read, (a, b)))
+  original = replace(original, proto=apart_as_in(original.proto, rewritten.proto))
   paths = custom_paths(rewritten.proto, custom_names(rewritten.proto))
   for these in (paths, frozenset[str]()) if paths else (paths,):
     try:

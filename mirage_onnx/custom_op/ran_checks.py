@@ -18,6 +18,7 @@ from mirage_onnx.custom_op.model_check import Measure, RegionCheck, RegionDiffer
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.old_inputs import without_old_inputs
+from mirage_onnx.importer.steps_apart import apart_as_in
 
 #: Makes the check of some nodes of two models.
 MakeCheck = Callable[[ModelFile, ModelFile, tuple[Boundary, ...]], RegionCheck]
@@ -79,8 +80,10 @@ class RanChecks:
     original, rewritten = ModelFile.read(self._a), ModelFile.read(self._b)
     if not nodes.isdisjoint(self.inner):
       paths = custom_paths(rewritten.proto, nodes)
+      apart = apart_as_in(original.proto, rewritten.proto)
       original, rewritten = (
-        ModelFile(first_runs(without_old_inputs(f.proto), paths), f.folder) for f in (original, rewritten)
+        ModelFile(first_runs(without_old_inputs(proto), paths), f.folder)
+        for f, proto in ((original, apart), (rewritten, rewritten.proto))
       )
     cuts = tuple(c for c in boundaries(rewritten) if c.node in nodes)
     return self._make(original, rewritten, cuts)

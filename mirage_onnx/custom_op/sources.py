@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import onnx
+
 from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.derived_interface import check_interfaces
@@ -12,6 +14,7 @@ from mirage_onnx.custom_op.plan_check import plan_differs
 from mirage_onnx.custom_op.provenance import KernelRecord, Regenerated, check_images, regenerate, sha256
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
+from mirage_onnx.importer.steps_apart import apart_as_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def check_sources(model: Model, *, strict: bool, original: Model | None = None) 
   for found in plans:
     if why := plan_differs(found.plan, found.regenerated):
       raise MirageError("SOURCE_MISMATCH", f"{found.where}: {why}")
-  derived = _derived(original, nodes, bundle)
+  derived = _derived(original, file.proto, nodes, bundle)
   kernels = {k.image_sha256 for p in plans for row in p.kernels for k in row}
   count = f"{len(kernels)} kernel{'s' * (len(kernels) != 1)}"
   head = f"{count} generated again, with the recorded text{derived}"
@@ -84,7 +87,9 @@ def check_sources(model: Model, *, strict: bool, original: Model | None = None) 
   return SourceCheck(f"{head}; {unseen or 'the text compiles to the same images, byte for byte'}", unseen)
 
 
-def _derived(original: Model | None, nodes: Sequence[CustomNode], bundle: Bundle) -> str:
+def _derived(
+  original: Model | None, made: onnx.ModelProto, nodes: Sequence[CustomNode], bundle: Bundle
+) -> str:
   """How many interfaces follow from the original, for the report.
 
   Raises:
@@ -94,7 +99,7 @@ def _derived(original: Model | None, nodes: Sequence[CustomNode], bundle: Bundle
     return ""
   try:
     file = ModelFile.read(original)
-    loaded = load_model(file.proto, file.folder)
+    loaded = load_model(apart_as_in(file.proto, made), file.folder)
   except MirageError as error:  # onnxruntime may run what the importer refuses
     return f"; no interface was made from the original ({error.code})"
   return f"; {check_interfaces(loaded, nodes, bundle).text}"

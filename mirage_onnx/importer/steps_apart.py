@@ -83,6 +83,16 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
   return made
 
 
+def apart_as_in(proto: ModelProto, made: ModelProto) -> ModelProto:
+  """``proto`` with its steps apart where ``made``, which was made of it, has them so; else itself."""
+  holders = {(n.name, *n.output) for n in made.graph.node if n.op_type == "If"}
+  if not holders:
+    return proto
+  found = steps_apart(proto)
+  last = found.graph.node[-1]
+  return found if found is not proto and (last.name, *last.output) in holders else proto
+
+
 def is_apart(proto: ModelProto) -> bool:
   """Whether the steps of a model have a branch."""
   return any(p.key == STEPS for n in proto.graph.node for p in n.metadata_props)

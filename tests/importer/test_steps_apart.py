@@ -114,6 +114,17 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
       assert launched - before >= 2 if is_step and (batch == 1 or len(batches) > 1) else launched == before
 
 
+def test_verify_cuts_the_original_in_the_same_way():
+  """The model has no such branch; of rows of a cache behind its length nobody says what they are."""
+  model, sizes = decoder(), {"past": [16], "all": [16], "new": [1], "batch": [1]}
+  result = mirage_onnx.optimize(
+    model, target="h200", workers=1, margin=-20.0, tiled=True, steps=True, shapes=sizes
+  )
+  compared = mirage_onnx.verify(model, result.model, shapes=sizes, emulate=True)
+  by_name = {r.output.name: r.output.passed for r in compared.regions}
+  assert by_name["y0:then_branch/y0/step"] and len(by_name) == 3
+
+
 def test_without_kernels_it_is_the_model_that_was_given():
   model = decoder()
   result = mirage_onnx.optimize(model, target="h200", workers=1, steps=True, margin=0.99)
