@@ -37,8 +37,8 @@ def region_model(loaded: LoadedModel, region: Region, *, hollow: bool = False) -
       if name in values:
         initializers[name] = stored_constant(loaded, values[name], name, hollow=hollow)
       elif node.op_type == CACHED:  # the longest length, of which the cache has room
-        room = next(i.source.shape for i in inputs.values() if i.source.name == node.input[3])
-        initializers[name] = numpy_helper.from_array(np.array((room or ())[2], np.int32), name)
+        cache = next(i.source for i in inputs.values() if i.source.name == node.input[3])
+        initializers[name] = numpy_helper.from_array(np.array(region.shape(cache)[2], np.int32), name)
       else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
         assert place == 1
         shape = np.array(shapes[node.output[0]], np.int64)

@@ -4,11 +4,17 @@ import ctypes
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
+from cached_steps import cached_step
 from small_models import Net
 
-from mirage_onnx.tune.ort_run import BoundSession
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TILED
+from mirage_onnx.tune.hard_inputs import hard_inputs
+from mirage_onnx.tune.ort_run import BoundSession, region_model
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 KINDS = (BF16, np.float16, np.float32, np.float64, np.int64, np.int32, np.bool_, np.uint8)
@@ -63,3 +69,17 @@ def test_a_value_of_another_type_is_cast():
   x = net.input(2, 2)
   (got,) = bound(net.model(net.Identity(x)), {x: np.full((2, 2), 1.5)}).results().values()
   assert got.dtype == BF16 and (got == 1.5).all()
+
+
+@pytest.mark.parametrize("named", ["", "room"])
+def test_a_step_with_a_cache_runs_at_the_size_that_is_assumed(named):
+  loaded = load_model(cached_step(2, 1, 2, 32, 24, named=named))
+  found = find_candidates(import_model(loaded), TILED, {"room": 20}).candidates
+  assert {n for c in found for n in c.nodes} == {"it", "it/attended"}
+  for c in found:
+    model = region_model(loaded, c.region)
+    (total,) = (t for t in model.graph.initializer if t.name == "total")
+    assert onnx.numpy_helper.to_array(total) == (20 if named else 24)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = hard_inputs(c.region, {}, np.random.default_rng(0), 0)
+    session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
