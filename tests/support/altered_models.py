@@ -284,7 +284,8 @@ def _leaf(model, path, name, how):
   elif how == "without":
     del value[rng.randrange(len(value))]
   elif how == "twice":
-    value.add().CopyFrom(value[rng.randrange(len(value))])
+    kept = value[rng.randrange(len(value))]
+    value.add().CopyFrom(kept)
   else:
     a, b = rng.sample(range(len(value)), 2)
     kept = copy.deepcopy(value[a])
