@@ -107,8 +107,13 @@ def summary(rows, there):
     "fields_that_the_library_took": dict(taken.most_common()),
     "fields_that_it_refused": dict(refused.most_common()),
     "passed_by_verify": sorted(passed),
-    "longest_s": {who: max(r[f"{who}_s"] for r in rows if who in r) for who in ("library", "verify")},
+    "longest": {who: _longest(who, rows) for who in ("library", "verify")},
   }
+
+
+def _longest(who, rows):
+  row = max((r for r in rows if who in r), key=lambda r: r[f"{who}_s"])
+  return f"{row[f'{who}_s']} s: {row['model']} {row['kind']} {row['what']}"
 
 
 def main():

@@ -97,10 +97,10 @@ def cases(model, folder):
   """All cases of a written model, in one order."""
   bundle = bundle_of(model, folder)
   yield from _plans(model, bundle)
+  yield from _swaps(model, bundle)
+  yield from _images(model, bundle)
   yield from _both(model, bundle)
   yield from _records(model, bundle)
-  yield from _images(model, bundle)
-  yield from _swaps(model, bundle)
   yield from _leaves(model)
 
 
@@ -274,14 +274,18 @@ def _leaf(model, path, name, how):
   if how == "gone":
     target.ClearField(name)
   elif how == "other":
-    setattr(target, name, _other(value, rng))
+    try:
+      setattr(target, name, _other(value, rng))
+    except ValueError:  # no value of its enumeration
+      return None
   elif how == "one of":
     k = rng.randrange(len(value))
     value[k] = _other(value[k], rng)
   elif how == "without":
     del value[rng.randrange(len(value))]
   elif how == "twice":
-    value.add().CopyFrom(value[rng.randrange(len(value))])
+    kept = value[rng.randrange(len(value))]
+    value.add().CopyFrom(kept)
   else:
     a, b = rng.sample(range(len(value)), 2)
     kept = copy.deepcopy(value[a])
