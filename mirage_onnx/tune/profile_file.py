@@ -48,8 +48,9 @@ class ProfileFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def profile_of(gpu: PresentGpu, target: Target, machine: dict[str, str], rates: Rates) -> ProfileFile:
-  """Of what was measured on the present GPU."""
-  return ProfileFile(1, str(gpu), target.name, dict(machine), rates)
+  """Of what was measured on the present GPU; as a file is read, where a whole number of MB is a float."""
+  found = ProfileFile(1, str(gpu), target.name, dict(machine), rates)
+  return msgspec.json.decode(msgspec.json.encode(found), type=ProfileFile)
 
 
 def read_profile(path: Path) -> ProfileFile:
