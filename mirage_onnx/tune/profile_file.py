@@ -43,14 +43,15 @@ class ProfileFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     return json.dumps(msgspec.to_builtins(own), indent=1) + "\n"
 
   def hash(self) -> str:
-    own = msgspec.to_builtins(msgspec.structs.replace(self, sha256=""))
+    """Of what is read of it, in which a whole number of MB is a float."""
+    own = msgspec.json.encode(msgspec.structs.replace(self, sha256=""))
+    own = msgspec.to_builtins(msgspec.json.decode(own, type=ProfileFile))
     return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
 def profile_of(gpu: PresentGpu, target: Target, machine: dict[str, str], rates: Rates) -> ProfileFile:
-  """Of what was measured on the present GPU; as a file is read, where a whole number of MB is a float."""
-  found = ProfileFile(1, str(gpu), target.name, dict(machine), rates)
-  return msgspec.json.decode(msgspec.json.encode(found), type=ProfileFile)
+  """Of what was measured on the present GPU."""
+  return ProfileFile(1, str(gpu), target.name, dict(machine), rates)
 
 
 def read_profile(path: Path) -> ProfileFile:
