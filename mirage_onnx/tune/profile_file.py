@@ -43,7 +43,9 @@ class ProfileFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     return json.dumps(msgspec.to_builtins(own), indent=1) + "\n"
 
   def hash(self) -> str:
-    own = msgspec.to_builtins(msgspec.structs.replace(self, sha256=""))
+    """Of what is read of it, in which a whole number of MB is a float."""
+    own = msgspec.json.encode(msgspec.structs.replace(self, sha256=""))
+    own = msgspec.to_builtins(msgspec.json.decode(own, type=ProfileFile))
     return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 

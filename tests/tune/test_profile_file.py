@@ -15,11 +15,12 @@ from mirage_onnx.target import Rated, get_target, get_targets
 from mirage_onnx.tune import device, local
 from mirage_onnx.tune.device import PresentGpu
 from mirage_onnx.tune.profile_file import ProfileFile, profile_of, read_profile
-from mirage_onnx.tune.rates import Rates
+from mirage_onnx.tune.rates import Rates, StreamRead
 from mirage_onnx.tune.rating import Rating
 
 ADA = PresentGpu(*fake_driver.RTX4090)
-FOUND = Rates(1.2, 2.5, 0.91, 150.0, ())
+#: As they are measured: sizes of reads are whole numbers or not.
+FOUND = Rates(1.2, 2.5, 0.91, 150.0, (StreamRead(1, 2.95, "so"), StreamRead(33.5, 14, "or so")))
 MACHINE = {"gpu": str(ADA), "driver": "1", "onnxruntime": "2", "protocol": "3"}
 MODEL = Path(__file__).parents[2] / "models" / "rmsnorm_linear.onnx"
 
