@@ -24,6 +24,7 @@ from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
 from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
 from mirage_onnx.custom_op.input_facts import input_facts
+from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
 from mirage_onnx.custom_op.measure import Tolerances
 from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
@@ -122,6 +123,7 @@ def compare_models(
   bodies = BodyCheck(b, left, reference, tell)
   last: dict[str, np.ndarray] = {}
   defined = Defined(a, left)
+  pairs = caches(ModelFile.read(a).proto.graph)
   for kind, feeds in drawn(left.get_inputs(), defined):
     if kind in left_out.kinds:
       continue
@@ -131,7 +133,8 @@ def compare_models(
     check_declared(left, right, found)
     ran = {name for name, count in launches(right).items() if count > before[name]}
     in_fp32, as_defined = cache(partial(_in_fp32, a, feeds)), cache(partial(defined.run, feeds))
-    one = partial(measure, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True)
+    counted = measured(measure, loose_rows(left, pairs, feeds, wanted))
+    one = partial(counted, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True)
     for name, want in wanted.items():
       now = one(name, want, found[name])
       worst[name] = worse(worst[name], now) if name in worst else now

@@ -19,6 +19,7 @@ import onnx
 
 from mirage_onnx.custom_op.boundary import Boundary, detached_nodes, detached_original, exposed, fed
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
+from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
@@ -83,6 +84,8 @@ class RegionCheck:
     tell(SessionStep.VALUES, "")
     self._whole = open_session(exposed(original, cuts), reference, original.external_folder)
     self._pairs: dict[tuple[Boundary, ...], tuple[ort.InferenceSession, ort.InferenceSession]] = {}
+    #: Caches of the regions.
+    self._caches: dict[tuple[Boundary, ...], dict[str, str]] = {}
     self._failed: dict[str, str] = {}
     self._worst = Worst()
 
@@ -119,6 +122,9 @@ class RegionCheck:
     if cuts not in self._pairs:
       self._pairs[cuts] = self._detach(cuts, values)
     want, got = (run_session(s, fed(s.get_inputs(), values)) for s in self._pairs[cuts])
+    region = self._pairs[cuts][0]
+    loose = loose_rows(region, self._caches[cuts], fed(region.get_inputs(), values), want)
+    measure = measured(measure, loose)
     for cut in cuts:
       for name in cut.makes:
         exact, defined = partial(self._in_fp32, cut, values), partial(self._as_defined, cut, values)
@@ -129,6 +135,7 @@ class RegionCheck:
   ) -> tuple[ort.InferenceSession, ort.InferenceSession]:
     first, second = self._original, self._rewritten
     regions = detached_original(first, cuts, values)
+    self._caches[cuts] = caches(onnx.load_from_string(regions).graph)
     nodes = detached_nodes(second, cuts, values)
     return (
       open_session(regions, self._reference, first.external_folder),
