@@ -35,8 +35,8 @@ MORE_S = 90.0
 KINDS = ("replaced", "unchanged", "slower", "failed", "original fails")
 #: Seeds of one process, and its cores; others may have one of them, too.
 TOGETHER, CORES = 4, 2
-#: Seconds of the race after the gate's.
-RACE_S = 6.0
+#: Seconds of the race after the gate's; others may have the GPU meanwhile.
+RACE_S = 30.0
 
 
 def optimize_one(seed, o, racer):
