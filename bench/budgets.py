@@ -68,8 +68,8 @@ def main():
         status = [r["status"] for r in report.get("regions", ())]
         late = sum(r.get("reason") == "BUDGET" for r in report.get("regions", ()))
         row = {
-          "model": name, "budget_s": seconds, "took_s": round(took, 1), "said_s": round(report["seconds"], 1), "load": round(load, 1),
-          "replaced": status.count("replaced"), "cut off": late,
+          "model": name, "budget_s": seconds, "took_s": round(took, 1), "said_s": round(report["seconds"], 1),
+          "load": round(load, 1), "replaced": status.count("replaced"), "cut off": late,
         }  # fmt: skip
         rows.append(row)
         print(json.dumps(row), flush=True)
