@@ -158,7 +158,7 @@ def _library() -> str:
 
 
 def _nvrtc() -> str:
-  from mirage_onnx.codegen.nvrtc_choice import chosen, driver_serves, installed
+  from mirage_onnx.nvrtc_choice import chosen, driver_serves, installed
 
   found, serves = chosen(), driver_serves()
   from cuda.bindings import nvrtc

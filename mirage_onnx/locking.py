@@ -256,7 +256,7 @@ def _machine() -> Mapping[str, str] | None:
 
 
 def _nvrtc() -> str:
-  from mirage_onnx.codegen.nvrtc_choice import chosen_version
+  from mirage_onnx.nvrtc_choice import chosen_version
 
   return chosen_version()
 

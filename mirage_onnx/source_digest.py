@@ -18,7 +18,7 @@ PLUMBING = (
   "cores.py", "deadline.py", "errors.py", "events.py", "failures.py", "interrupt.py",
   "onnx_process.py", "source_digest.py", "target.py", "worker_process.py",
   "targets/__init__.py", "targets/architectures.py", "targets/measured.py", "targets/names.py",
-  "targets/profile.py", "targets/rows.py",
+  "targets/profile.py", "targets/rows.py", "targets/several.py",
 )  # fmt: skip
 
 #: What a search finds: its rules, and the IR that its results are written in.

@@ -23,7 +23,7 @@ def mask(net, queries, keys, masked=LOWEST):
 
 
 def only_a_mask(net):
-  return mask(net, 1, 25)
+  return mask(net, 2, 25)
 
 
 def masked_softmax(net):

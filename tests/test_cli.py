@@ -39,7 +39,7 @@ def test_optimize(api, capsys):
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
   wanted["check"] = True
   wanted |= {"lock": Path("out.onnx.lock"), "locked": False}
-  wanted |= {"page": None, "model_check": True}
+  wanted |= {"page": None, "model_check": True, "profile": None, "steps": False}
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"

@@ -14,9 +14,9 @@ from types import ModuleType
 from mirage_onnx import deadline
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.kept_cubins import KeptCubins
-from mirage_onnx.codegen.nvrtc_choice import chosen
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
+from mirage_onnx.nvrtc_choice import chosen
 from mirage_onnx.source_digest import HEADER_SOURCES, source_digest
 from mirage_onnx.target import Target
 

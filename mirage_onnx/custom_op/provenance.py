@@ -19,7 +19,6 @@ from typing import Any
 from mirage_onnx.codegen.candidates import Compiled, emit_candidate
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.header import GENERATOR_VERSION
-from mirage_onnx.codegen.nvrtc_choice import chosen_version
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.interface import Interface, make_plan
 from mirage_onnx.custom_op.plan import Plan
@@ -33,6 +32,7 @@ from mirage_onnx.ir import (
   print_ugraph,
   ugraph_extents,
 )
+from mirage_onnx.nvrtc_choice import chosen_version
 from mirage_onnx.target import Target, get_target
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from mirage_onnx.codegen.nvrtc_choice import chosen
 from mirage_onnx.errors import MirageError
+from mirage_onnx.nvrtc_choice import chosen
 from mirage_onnx.target import Rated, Target
 from mirage_onnx.tune.device import Gpu, PresentGpu, driver_api_version, present_gpu, present_gpus
 from mirage_onnx.tune.machine import driver_version, gpu_alone, machine_of

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.superopt.structures import cache_folder
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def empty_us(gpu: Gpu) -> float:
   """Microseconds of one more empty kernel in a graph."""
   text = 'extern "C" __global__ void nop() {}'
+  from mirage_onnx.codegen.compile import compile_cubin  # here: reading rates needs no code generator
+
   kernel = gpu.load(compile_cubin(text, gpu.target, name="nop"), "nop")
 
   def replay(count: int) -> Callable[[], None]:
@@ -143,6 +144,8 @@ def streaming_limit(gpu: Gpu, size: int) -> tuple[Callable[[], None], str]:
   arms, names = [], []
   for unroll in (2, 4, 8, 16):
     text = f"#define UNROLL {unroll}\n{READ}"
+    from mirage_onnx.codegen.compile import compile_cubin
+
     kernel = gpu.load(compile_cubin(text, gpu.target, name="read_all"), "read_all")
     for threads in (256, 512, 1024):
       for per in (1, 2, 4, 8):

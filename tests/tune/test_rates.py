@@ -54,7 +54,7 @@ class ModelledGpu:
 
 @pytest.fixture
 def compiled(monkeypatch):
-  monkeypatch.setattr(rates, "compile_cubin", lambda text, target, name: text)
+  monkeypatch.setattr("mirage_onnx.codegen.compile.compile_cubin", lambda text, target, name: text)
 
 
 @pytest.mark.parametrize(("launch", "ramp", "tbps"), [(0.8, 2.0, 3.0), (1.5, 4.0, 0.9)])

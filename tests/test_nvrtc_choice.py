@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_onnx.codegen import nvrtc_choice
-from mirage_onnx.codegen.nvrtc_choice import Nvrtc, chosen, chosen_version, installed, suited
+from mirage_onnx import nvrtc_choice
+from mirage_onnx.nvrtc_choice import Nvrtc, chosen, chosen_version, installed, suited
 
 NEW = Nvrtc("nvidia-cuda-nvrtc", "13.5.37", Path("new"))
 OLD = Nvrtc("nvidia-cuda-nvrtc-cu12", "12.9.86", Path("old"))
@@ -43,7 +43,7 @@ def test_without_any_package(monkeypatch):
 
 
 CHILD = """
-from mirage_onnx.codegen import nvrtc_choice
+from mirage_onnx import nvrtc_choice
 nvrtc_choice.driver_serves = lambda: 12080
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.target import get_target
