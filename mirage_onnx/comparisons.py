@@ -18,6 +18,7 @@ from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import check_file
 from mirage_onnx.importer.model_source import ModelSource, said, stored
+from mirage_onnx.importer.steps_apart import step_sizes
 from mirage_onnx.report.schema import SCHEMA
 from mirage_onnx.tune.declared_sizes import checked_sizes
 
@@ -90,6 +91,7 @@ def verify(
   with stored(a) as first, stored(b) as second:
     _check_pair(first, second, seed, dims)
     given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
+    dims = {**_steps_and_others(second), **dims}
     how: dict[str, Any] = {"seed": seed, "rtol": rtol, "inputs": given, "bisect": bisect, "dims": dims}
     suffixes = suffixes_of(ModelFile.read(second).proto)
     if len(suffixes) < 2:
@@ -99,6 +101,19 @@ def verify(
       with seen_file(second, suffix) as seen:
         found[suffix] = _verified(first, seen, provider, emulate, how)
     return together(found)
+
+
+def _steps_and_others(model: str | Path) -> dict[str, tuple[int, ...]]:
+  """Sizes with which kernels for a decoder's steps run, and with one sequence those of a prompt.
+
+  onnxruntime's operator takes several new tokens behind others of one sequence only.
+  """
+  proto = ModelFile.read(model).proto
+  sizes = step_sizes(proto)
+  caches = (v.type.tensor_type.shape.dim for v in proto.graph.output)
+  batch = {d[0].dim_param for d in caches if len(d) == 4} - {""}
+  alone = bool(batch) and all(sizes.get(n) == 1 for n in batch)
+  return {n: (size, size + 2) if alone and n not in batch else (size,) for n, size in sizes.items()}
 
 
 def _verified(

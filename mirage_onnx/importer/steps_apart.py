@@ -98,6 +98,28 @@ def is_apart(proto: ModelProto) -> bool:
   return any(p.key == STEPS for n in proto.graph.node for p in n.metadata_props)
 
 
+def step_sizes(proto: ModelProto) -> dict[str, int]:
+  """Name of a dimension -> its size in the branch of steps of a written model; nothing where there is none.
+
+  Of the last node's branches: what the first yields has numbers where the second, as the graph, has names.
+  """
+  last = proto.graph.node[-1] if proto.graph.node else None
+  if last is None or last.op_type != "If":
+    return {}
+  branches = {a.name: a.g for a in last.attribute}
+  if {*branches} != {"then_branch", "else_branch"}:
+    return {}
+  steps, others = (branches[n].output for n in ("then_branch", "else_branch"))
+  if not all(o.name.endswith(_STEP) for o in steps) or not all(o.name.endswith(_OTHERS) for o in others):
+    return {}
+  return {
+    theirs.dim_param: own.dim_value
+    for a, b in zip(steps, others, strict=False)
+    for own, theirs in zip(a.type.tensor_type.shape.dim, b.type.tensor_type.shape.dim, strict=False)
+    if theirs.dim_param and own.dim_value > 0
+  }
+
+
 def is_left(node: NodeProto, attribute: str) -> bool:
   """Whether a subgraph is that of what is no step, which stays as it is."""
   return any(p.key == STEPS and p.value != attribute for p in node.metadata_props)

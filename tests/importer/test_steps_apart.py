@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import is_apart, steps_apart
+from mirage_onnx.importer.steps_apart import is_apart, step_sizes, steps_apart
 
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
@@ -114,15 +114,17 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
       assert launched - before >= 2 if is_step and (batch == 1 or len(batches) > 1) else launched == before
 
 
-def test_verify_cuts_the_original_in_the_same_way():
-  """The model has no such branch. Rows of a cache behind its length are not what onnxruntime's copy has."""
-  model, sizes = decoder(), {"past": [16], "all": [16], "new": [1], "batch": [1]}
+@pytest.mark.parametrize("batch", [1, 3])
+def test_verify_runs_steps_and_prompts(batch):
+  """Of the original, cut in the same way; with no size given, kernels run (assert launches), and a prompt."""
+  model, sizes = decoder(), {"past": [16], "all": [16], "new": [1], "batch": [batch]}
   result = mirage_onnx.optimize(
     model, target="h200", workers=1, margin=-20.0, tiled=True, steps=True, shapes=sizes
   )
-  compared = mirage_onnx.verify(model, result.model, shapes=sizes, emulate=True)
-  by_name = {r.output.name: r.output.passed for r in compared.regions}
-  assert len(by_name) == 3 and all(by_name.values()) and compared.passed
+  assert step_sizes(result.model) == {"batch": batch, "new": 1} and step_sizes(model) == {}
+  compared = mirage_onnx.verify(model, result.model, emulate=True, shapes={"past": [9], "all": [9]})
+  assert compared.passed and len(compared.regions) == 3 and all(n.launches for n in compared.nodes)
+  assert any("new=3" in kind for kind in compared.inputs) == (batch == 1)
 
 
 def test_without_kernels_it_is_the_model_that_was_given():
