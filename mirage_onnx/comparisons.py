@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
@@ -91,9 +92,10 @@ def verify(
   with stored(a) as first, stored(b) as second:
     _check_pair(first, second, seed, dims)
     given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
-    dims = {**_steps_and_others(second), **dims}
+    made = ModelFile.read(second).proto
+    dims = {**_steps_and_others(made), **dims}
     how: dict[str, Any] = {"seed": seed, "rtol": rtol, "inputs": given, "bisect": bisect, "dims": dims}
-    suffixes = suffixes_of(ModelFile.read(second).proto)
+    suffixes = suffixes_of(made)
     if len(suffixes) < 2:
       return _verified(first, second, provider, emulate, how)
     found = {}
@@ -103,12 +105,11 @@ def verify(
     return together(found)
 
 
-def _steps_and_others(model: str | Path) -> dict[str, tuple[int, ...]]:
+def _steps_and_others(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
   """Sizes with which kernels for a decoder's steps run, and with one sequence those of a prompt.
 
   onnxruntime's operator takes several new tokens behind others of one sequence only.
   """
-  proto = ModelFile.read(model).proto
   sizes = step_sizes(proto)
   caches = (v.type.tensor_type.shape.dim for v in proto.graph.output)
   batch = {d[0].dim_param for d in caches if len(d) == 4} - {""}

@@ -25,9 +25,9 @@ _PICKS: dict[tuple[str, int], tuple[int, int | None]] = {
 _LOGIC = frozenset("Not And Or Sub Mul Equal Greater Less GreaterOrEqual LessOrEqual Where GatherND".split())
 #: What a sum over a mask passes on its way to being a length.
 _COUNTS = frozenset({"ReduceSum", "Sub", "Add", "ArgMax"})
-_ATTENTION = "GroupQueryAttention"
+ATTENTION = "GroupQueryAttention"
 #: (operator, input that is a cache) -> the output that is it afterwards.
-_CACHES = {(_ATTENTION, 3): 1, (_ATTENTION, 4): 2, ("TensorScatter", 0): 0}
+CACHES = {(ATTENTION, 3): 1, (ATTENTION, 4): 2, ("TensorScatter", 0): 0}
 #: Of it: the queries, the cache of keys, the lengths less one, and the largest length.
 _QUERY, _PAST, _LENGTHS, _TOTAL = 0, 3, 5, 6
 
@@ -150,7 +150,7 @@ class _Walk:
   def length(self, name: str) -> Length | None:
     """Where ``name`` is the lengths of a cache, or the longest of them."""
     for node, k in self._reached(name, _VIEWS):
-      if node.op_type == _ATTENTION and k in (_LENGTHS, _TOTAL):
+      if node.op_type == ATTENTION and k in (_LENGTHS, _TOTAL):
         past, query = (self._shapes.get(node.input[i], ()) for i in (_PAST, _QUERY))
         new = query[1] if len(query) == 3 else 1
         made = self._shapes.get(node.output[1], ()) if len(node.output) > 1 else ()
@@ -167,7 +167,7 @@ class _Walk:
     for name in names:
       for node, k in self._readers.get(name, ()):
         past, query = (self._shapes.get(i, ()) for i in (name, node.input[_QUERY]))
-        if node.op_type != _ATTENTION or k not in (_PAST, _PAST + 1) or len(past) != 4 or not query:
+        if node.op_type != ATTENTION or k not in (_PAST, _PAST + 1) or len(past) != 4 or not query:
           continue
         heads, groups = (
           next((a.i for a in node.attribute if a.name == n), 0) for n in ("num_heads", "kv_num_heads")
@@ -214,7 +214,7 @@ class _Walk:
     """present, past and the dimensions of both."""
     for name in sorted(inputs):
       for node, k in self._readers.get(name, ()):
-        made = _CACHES.get((node.op_type, k), -1)
+        made = CACHES.get((node.op_type, k), -1)
         if 0 <= made < len(node.output) and (present := node.output[made]) in outputs:
           before, after = (list(self._shapes.get(x, ())) for x in (name, present))
           if before:
@@ -225,7 +225,7 @@ class _Walk:
 
   def is_summed_to_lengths(self, name: str) -> bool:
     found = self._reached(name, _VIEWS | _COUNTS)
-    return any(node.op_type == _ATTENTION and k in (_LENGTHS, _TOTAL) for node, k in found)
+    return any(node.op_type == ATTENTION and k in (_LENGTHS, _TOTAL) for node, k in found)
 
   def is_added_to_logits(self, name: str) -> bool:
     """Whether ``name`` is a term of what a softmax is taken of."""

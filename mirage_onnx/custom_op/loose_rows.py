@@ -13,25 +13,23 @@ import numpy as np
 import onnx
 
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference
+from mirage_onnx.custom_op.input_facts import ATTENTION, CACHES
 from mirage_onnx.custom_op.model_run import ort_value
 from mirage_onnx.importer.graph import nodes_of
 
 if TYPE_CHECKING:
   import onnxruntime as ort
 
-#: Operator -> (input that is a cache, output that is it afterwards).
-_CACHES = {"GroupQueryAttention": ((3, 1), (4, 2))}
 Measure = Callable[..., OutputDifference]
 
 
 def caches(graph: onnx.GraphProto) -> dict[str, str]:
-  """Output of the graph -> its input that is the same cache before."""
-  inputs, outputs = ({v.name for v in some} for some in (graph.input, graph.output))
+  """What the operator makes of a cache -> the cache that it was given."""
   return {
     n.output[made]: n.input[given]
     for n in nodes_of(graph)
-    for given, made in _CACHES.get(n.op_type, ())
-    if made < len(n.output) and n.output[made] in outputs and n.input[given] in inputs
+    for (op, given), made in CACHES.items()
+    if n.op_type == op == ATTENTION and given < len(n.input) and made < len(n.output)
   }
 
 
@@ -43,12 +41,14 @@ def loose_rows(
 ) -> dict[str, np.ndarray]:
   """Output -> truth values of its shape, True where the original says one thing in place and another beside.
 
-  ``want``: the outputs of a run on ``feeds`` with copies; ``pairs``: of ``caches``. bfloat16, which numpy
-  cannot take from onnxruntime, is not looked at.
+  ``want``: the outputs of a run on ``feeds`` with copies; ``pairs``: of ``caches``, of which those count that
+  are an output and an input of the session. bfloat16, which numpy cannot take from onnxruntime, is not
+  looked at.
   """
   asked = {
     o: i for o, i in pairs.items()
-    if want[o].dtype in (np.float16, np.float32) and want[o].shape == feeds[i].shape and want[o].size
+    if o in want and i in feeds and want[o].dtype in (np.float16, np.float32)
+    and want[o].shape == feeds[i].shape and want[o].size
   }  # fmt: skip
   if not asked:
     return {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from mirage_onnx.custom_op.boundary import Boundary, detached_nodes, detached_original, exposed, fed
+from mirage_onnx.custom_op.boundary import FED, Boundary, detached_nodes, detached_original, exposed, fed
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
 from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
 from mirage_onnx.custom_op.model_nodes import ModelFile
@@ -84,8 +84,7 @@ class RegionCheck:
     tell(SessionStep.VALUES, "")
     self._whole = open_session(exposed(original, cuts), reference, original.external_folder)
     self._pairs: dict[tuple[Boundary, ...], tuple[ort.InferenceSession, ort.InferenceSession]] = {}
-    #: Caches of the regions.
-    self._caches: dict[tuple[Boundary, ...], dict[str, str]] = {}
+    self._caches = {made: FED + given for made, given in caches(original.proto.graph).items()}
     self._failed: dict[str, str] = {}
     self._worst = Worst()
 
@@ -121,10 +120,10 @@ class RegionCheck:
       return
     if cuts not in self._pairs:
       self._pairs[cuts] = self._detach(cuts, values)
-    want, got = (run_session(s, fed(s.get_inputs(), values)) for s in self._pairs[cuts])
-    region = self._pairs[cuts][0]
-    loose = loose_rows(region, self._caches[cuts], fed(region.get_inputs(), values), want)
-    measure = measured(measure, loose)
+    regions, nodes = self._pairs[cuts]
+    feeds = fed(regions.get_inputs(), values)
+    want, got = run_session(regions, feeds), run_session(nodes, fed(nodes.get_inputs(), values))
+    measure = measured(measure, loose_rows(regions, self._caches, feeds, want))
     for cut in cuts:
       for name in cut.makes:
         exact, defined = partial(self._in_fp32, cut, values), partial(self._as_defined, cut, values)
@@ -135,7 +134,6 @@ class RegionCheck:
   ) -> tuple[ort.InferenceSession, ort.InferenceSession]:
     first, second = self._original, self._rewritten
     regions = detached_original(first, cuts, values)
-    self._caches[cuts] = caches(onnx.load_from_string(regions).graph)
     nodes = detached_nodes(second, cuts, values)
     return (
       open_session(regions, self._reference, first.external_folder),

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -100,12 +100,17 @@ def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
   return float(slope), float(at_zero)
 
 
+def _loaded(gpu: Gpu, text: str, name: str) -> Any:
+  """A kernel of CUDA text, as ``Gpu.load`` gives it."""
+  from mirage_onnx.codegen.compile import compile_cubin  # here: reading rates needs no code generator
+
+  return gpu.load(compile_cubin(text, gpu.target, name=name), name)
+
+
 def empty_us(gpu: Gpu) -> float:
   """Microseconds of one more empty kernel in a graph."""
   text = 'extern "C" __global__ void nop() {}'
-  from mirage_onnx.codegen.compile import compile_cubin  # here: reading rates needs no code generator
-
-  kernel = gpu.load(compile_cubin(text, gpu.target, name="nop"), "nop")
+  kernel = _loaded(gpu, text, "nop")
 
   def replay(count: int) -> Callable[[], None]:
     grid = (gpu.target.multiprocessors, 1, 1)
@@ -144,9 +149,7 @@ def streaming_limit(gpu: Gpu, size: int) -> tuple[Callable[[], None], str]:
   arms, names = [], []
   for unroll in (2, 4, 8, 16):
     text = f"#define UNROLL {unroll}\n{READ}"
-    from mirage_onnx.codegen.compile import compile_cubin
-
-    kernel = gpu.load(compile_cubin(text, gpu.target, name="read_all"), "read_all")
+    kernel = _loaded(gpu, text, "read_all")
     for threads in (256, 512, 1024):
       for per in (1, 2, 4, 8):
         if threads * per > 2048:

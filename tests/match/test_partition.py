@@ -101,6 +101,16 @@ def random_program(pick):
   return import_model(load_model(net.model(*dict.fromkeys(outputs))))
 
 
+def drawn(seed):
+  """A program, its candidates, and times of both."""
+  pick = random.Random(seed)
+  program = random_program(pick)
+  found = list(find_candidates(program).candidates)
+  times = [pick.randint(1, 60) / 4 for _ in found]
+  node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+  return program, found, times, node_us
+
+
 def check_choice(seed, most):
   """The gain of what is chosen, of at most ``most`` candidates, is that of the best subset."""
   pick = random.Random(seed)
@@ -223,11 +233,7 @@ def test_windows_where_the_whole_is_not_proven(net, monkeypatch):
 @given(st.integers(0, 10**6))
 def test_without_any_time_the_choice_is_at_least_a_greedy_one(seed):
   """A solver that never finds anything: what is chosen can be rewritten, and gains where one region does."""
-  pick = random.Random(seed)
-  program = random_program(pick)
-  found = list(find_candidates(program).candidates)
-  times = [pick.randint(1, 60) / 4 for _ in found]
-  node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+  program, found, times, node_us = drawn(seed)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(small_choice, "MOST", -1)
     patch.setattr(optimize, "milp", lambda *a, **k: SimpleNamespace(status=1, x=None))
@@ -240,11 +246,7 @@ def test_without_any_time_the_choice_is_at_least_a_greedy_one(seed):
 @settings(max_examples=20)
 @given(st.integers(0, 10**6))
 def test_small_windows_make_a_choice_that_can_be_rewritten(seed):
-  pick = random.Random(seed)
-  program = random_program(pick)
-  found = list(find_candidates(program).candidates)
-  times = [pick.randint(1, 60) / 4 for _ in found]
-  node_us = {n.name: pick.randint(0, 20) / 2 for n in program.nodes}
+  program, found, times, node_us = drawn(seed)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(partition, "WHOLE", 0)
     patch.setattr(partition, "WINDOW", 4)
