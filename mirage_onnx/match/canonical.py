@@ -127,6 +127,14 @@ def _rename(
   runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
   start = {i: digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
   colour, axis_colour = colours(roots, start, memory, runtime)
+  if len({*colour.values()}) < len(colour) or len({*axis_colour.values()}) < len(axis_colour):
+    # What is used alike may have other extents. Colours that see them break the tie, and only that: a
+    # region's names do not depend on its sizes otherwise.
+    sizes = {a: 0 if a in runtime else n for a, n in named.extents.items()}
+    sized = {i: digest(c, *(sizes[a] for a in memory[i])) for i, c in start.items()}
+    finer, finer_axis = colours(roots, sized, memory, runtime)
+    colour = {u: c + finer[u] for u, c in colour.items()}
+    axis_colour = {a: f"{c}{finer_axis[a]}{sizes[a]}" for a, c in axis_colour.items()}
   ranked = sorted(range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i))
   input_order: dict[str, None] = {}
   axis_order: dict[str, None] = {}
@@ -152,9 +160,9 @@ def _rename(
     visit(roots[i])
     for a in memory[outputs[i]]:
       axis_order.setdefault(a)
-  sizes = {x: [named.extents[a] for a in memory[x]] for x in inputs}
   # Read by the nodes, but no output depends on them (x - x).
-  for x in sorted(set(inputs) - set(input_order), key=lambda x: (start[x], sizes[x], x)):
+  unread = {x: (start[x], [named.extents[a] for a in memory[x]], x) for x in set(inputs) - set(input_order)}
+  for x in sorted(unread, key=unread.__getitem__):
     input_order[x] = None
     for a in memory[x]:
       axis_order.setdefault(a)

@@ -212,3 +212,20 @@ def test_name_axes_of_a_contraction(net):
   named = name_axes(program.nodes[0].steps, {x: (4, 8), w: (8, 16)}, {})
   assert named.axes[x][1] == named.axes[w][0] != ()
   assert sorted(named.extents.values()) == [4, 8, 16]
+
+
+@pytest.mark.parametrize("depths", [(64, 32), (32, 64)])
+def test_sums_that_differ_in_extents_only_are_ordered_by_them(depths):
+  """x + a @ p + b @ q: both products are used alike, whichever stands first in the file."""
+
+  def build(net):
+    total = net.input(8, 128)
+    for depth in depths:
+      total = net.Add(total, net.MatMul(net.input(8, depth), net.weight(depth, 128)))
+    return total
+
+  def other_names(net):
+    (a, p), (b, q) = ((net.input(8, d), net.weight(d, 128)) for d in depths)
+    return net.Add(net.Add(net.MatMul(b, q), net.MatMul(a, p)), net.input(8, 128))
+
+  assert region(build).key == region(other_names, "z").key
