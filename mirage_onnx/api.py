@@ -19,6 +19,7 @@ from mirage_onnx import events, pipeline
 from mirage_onnx.api_reports import check_budget, check_page, reduce, report_page, write_page
 from mirage_onnx.comparisons import bench, diff, verify
 from mirage_onnx.custom_op.model_nodes import ModelFile
+from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
@@ -96,6 +97,7 @@ def optimize(
   page: str | Path | None = None,
   profile: str | Path | None = None,
   steps: bool = False,
+  began: float | None = None,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
@@ -135,11 +137,12 @@ def optimize(
       steps: kernels for one new token of a decoder with GroupQueryAttention, in an ``If`` beside the
           graph as it was, which takes prompts, and other sizes than those of which ``shapes`` has one;
           onnxruntime captures no CUDA graph of a model with that.
+      began: of ``time.monotonic``, when the time of ``budget_s`` began, if that was before this call.
 
   Raises:
       MirageError: with one of the codes of ``docs/errors.md``.
   """
-  start = time.monotonic()
+  start = time.monotonic() if began is None else began
   check_budget(budget_s)
   if not margin < 1:
     raise MirageError("OPTION_INVALID", f"a margin of {margin}: must be less than 1")
@@ -203,7 +206,9 @@ def optimize(
       tell(events.StageStarted("write"))
       sha256 = recorded.output if recorded else ""
       notes.record, notes.measured = (recorded.record, recorded.measured) if recorded else ("", "")
-      place = Destination(target_path, loaded.path, weights, start + options.budget_s, sha256)
+      place = Destination(
+        target_path, loaded.path, weights, start + options.budget_s, sha256, SLACK * options.budget_s
+      )  # fmt: skip
       gate = notes.gate = (
         _gate(run, loaded.path, place.end, start) if measure and model_check and recorded is None else None
       )
@@ -226,17 +231,9 @@ def optimize(
           run, checked = write(run, loaded, options, place, gate=gate, **how)
       if lock_path is not None and recorded is None:
         made = lock_of(
-          run,
-          loaded,
-          options,
-          external,
-          target_path,
-          kept_record(run.model),
-          notes.measured,
-          notes.times_us if run.chosen else None,
-          several,
-          asked if several else None,
-        )
+          run, loaded, options, external, target_path, kept_record(run.model), notes.measured,
+          notes.times_us if run.chosen else None, several, asked if several else None,
+        )  # fmt: skip
         write_lock(lock_path, made)
       said = "; ".join((checked, *(gate.said() if gate else ())))
       tell(events.StageEnded("write", time.monotonic() - begun, said))

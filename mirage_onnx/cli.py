@@ -10,11 +10,13 @@ import contextlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mirage_onnx import deadline
 from mirage_onnx.config_file import read_config
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.report.log_file import write_log
@@ -28,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = list(sys.argv[1:] if argv is None else argv)
   as_json = "--json" in arguments
   try:
-    return _run(arguments)
+    with deadline.command(deadline.process_start() if argv is None else time.monotonic()):
+      return _run(arguments)
   except MirageError as error:
     return _fail(
       error, as_json, log=write_log(traceback.format_exc()) if error.exit == Exit.INTERNAL else None

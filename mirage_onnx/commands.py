@@ -171,6 +171,7 @@ def optimize(
     options = {name: value for name, value in locals().items() if name not in ("model", "output", "shapes")}
     return _optimize_folder(model, output, shapes, options)
   from mirage_onnx import api
+  from mirage_onnx.deadline import command_began
   from mirage_onnx.interrupt import Interrupt
   from mirage_onnx.report.log import stderr_console
   from mirage_onnx.report.log_file import FailureLog
@@ -216,6 +217,7 @@ def optimize(
       locked=locked,
       profile=profile,
       steps=bool(steps),
+      began=command_began(),
     )
   if kept and not journal and not interrupt.asked:
     kept.unlink(missing_ok=True)

@@ -6,12 +6,14 @@ it raises ``OverdueError`` when the end is over that a caller has set by ``until
 thread, and of nested ones the earliest holds.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
 
 class OverdueError(BaseException):
@@ -23,6 +25,7 @@ class OverdueError(BaseException):
 
 class _Thread(threading.local):
   end = inf
+  began: float | None = None
 
 
 _thread = _Thread()
@@ -73,6 +76,42 @@ class Ends:
 NEVER = Ends()
 #: Weights that are turned and written in a second, on a plain disk.
 WRITTEN_PER_S = 2e8
+#: What the check of a model takes that is written, and the largest share of a small budget for that.
+FINISH_S, FINISH_SHARE = 6.0, 0.3
+#: A step that is under way at the end may go on for this share of the whole budget.
+SLACK = 0.05
+#: Of /proc/PID/stat, behind the process's name.
+_START_FIELD = 19
+
+
+def process_start() -> float:
+  """When this process began (of ``time.monotonic``); now, where the system does not say.
+
+  What a command takes for its imports is part of its time.
+  """
+  now = time.monotonic()
+  try:
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    began = int(fields[_START_FIELD]) / os.sysconf("SC_CLK_TCK")
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
+  except (OSError, ValueError, IndexError, AttributeError):
+    return now
+  return now - age if age > 0 else now
+
+
+@contextmanager
+def command(began: float) -> Iterator[None]:
+  """Inside is a command whose time ``began`` then."""
+  _thread.began = began
+  try:
+    yield
+  finally:
+    _thread.began = None
+
+
+def command_began() -> float:
+  """When the time of the present command began, or now."""
+  return time.monotonic() if _thread.began is None else _thread.began
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +130,8 @@ class Budget:
   @property
   def _before_writing(self) -> float:
     """The seconds until the output is begun: half of all where that is large."""
-    return max(0.5 * self.seconds, self.seconds - self.written / WRITTEN_PER_S)
+    finish = max(min(FINISH_S, FINISH_SHARE * self.seconds), self.written / WRITTEN_PER_S)
+    return max(0.5 * self.seconds, self.seconds - finish)
 
   @property
   def search(self) -> float:

@@ -24,10 +24,8 @@ from mirage_onnx.rewrite.save import External, save_model
 from mirage_onnx.rewrite.stock_check import check_written
 from mirage_onnx.tune.lock import file_hash
 
-#: One check may take so long at most, and so long whatever the budget has left.
-MOST_S, LEAST_S = 60.0, 5.0
-#: Regions that fail the check are looked for so long after the end at most.
-LATE_S = 30.0
+#: One check may take so long at most.
+MOST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,8 @@ class Destination:
   """Where a model is written, and where its external data is now and then.
 
   ``end``: of ``time.monotonic``, when no check is begun any more. ``sha256``: of the file that has to
-  come out, where that is known.
+  come out, where that is known. ``slack``: seconds that a check may take whatever is left until the end,
+  and in which regions that fail it are looked for behind the end.
   """
 
   output: Path
@@ -43,6 +42,7 @@ class Destination:
   external: External | None
   end: float
   sha256: str = ""
+  slack: float = 5.0
 
 
 def write(
@@ -173,7 +173,7 @@ def _write(
       now = time.monotonic()
       found = kept.passed(new)
       if found is None:
-        found = check_written(original, new, weights, max(LEAST_S, min(MOST_S, place.end - now)))
+        found = check_written(original, new, weights, max(place.slack, min(MOST_S, place.end - now)))
         kept.keep(new, found)
       last = found.said
       if found.problem:
@@ -188,7 +188,7 @@ def _write(
 
   def attempt(some: Sequence[int]) -> Rejection | None:
     nonlocal left, said, made
-    if len(some) < len(run.chosen) and time.monotonic() > place.end + LATE_S:
+    if len(some) < len(run.chosen) and time.monotonic() > place.end + place.slack:
       return Rejection("CHECK_FAILED", "the model failed its check, and there was no time to find the region")
     made = run if len(some) == len(run.chosen) else with_these(run, loaded, options, some)
     if not made.chosen:

@@ -1,5 +1,7 @@
 """The end of a run, for every stage: nobody goes on much longer, and what was not done stays as it was."""
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -40,6 +42,18 @@ def test_the_earliest_end_holds():
   deadline.check()
 
 
+def test_a_command_began_with_its_process():
+  """What it takes to start Python and to import is part of a budget."""
+  code = "import time; a = time.monotonic(); time.sleep(1); "
+  code += "from mirage_onnx import deadline; print(a - deadline.process_start())"
+  before = time.monotonic()
+  said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+  assert -0.1 <= float(said) <= time.monotonic() - before - 1
+  with deadline.command(7.0):
+    assert deadline.command_began() == 7.0
+  assert abs(deadline.command_began() - time.monotonic()) < 1
+
+
 def test_shares():
   for measure, share in ((True, 0.7), (False, 0.85)):
     b = Budget(100.0, 60.0, measure)
@@ -47,6 +61,9 @@ def test_shares():
     # 4 GB are written in 20 s; of what would take longer than half of the time, half is kept for it.
     assert Budget(0.0, 60.0, measure, 4 * 10**9).tune == pytest.approx(40 * share)
     assert Budget(0.0, 60.0, measure, 10**11).tune == pytest.approx(30 * share)
+    # What is written is checked in time, too.
+    assert Budget(0.0, 20.0, measure).tune == pytest.approx(14 * share)
+    assert Budget(0.0, 300.0, measure).tune == pytest.approx(294 * share)
   assert Ends(time.monotonic() - 1).over and not Ends().over
   assert Ends(stopped=lambda: True).over
   assert Ends(time.monotonic() + 5).seconds_left == pytest.approx(5, abs=1)

@@ -74,7 +74,38 @@ def open_session(model: Model, how: How, external_folder: str | None = None) -> 
   return session
 
 
-def check_signatures(left: ort.InferenceSession, right: ort.InferenceSession) -> None:
+@dataclass(frozen=True, slots=True)
+class Value:
+  """An input or output, as a session says it."""
+
+  name: str
+  type: str
+  shape: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+  """What a session takes and yields, for when it is gone."""
+
+  inputs: tuple[Value, ...]
+  outputs: tuple[Value, ...]
+
+  @classmethod
+  def of(cls, session: ort.InferenceSession) -> Signature:
+    """That of a session."""
+    read = lambda values: tuple(Value(v.name, v.type, list(v.shape)) for v in values)  # noqa: E731
+    return cls(read(session.get_inputs()), read(session.get_outputs()))
+
+  def get_inputs(self) -> tuple[Value, ...]:
+    """As those of a session."""
+    return self.inputs
+
+  def get_outputs(self) -> tuple[Value, ...]:
+    """As those of a session."""
+    return self.outputs
+
+
+def check_signatures(left: ort.InferenceSession | Signature, right: ort.InferenceSession) -> None:
   """Inputs and outputs have the same names and types, and no known dimensions that differ.
 
   Raises:

@@ -102,12 +102,13 @@ def _compare(question: Question, at: At) -> Found:
   from mirage_onnx.custom_op.compare_inputs import draw_one
   from mirage_onnx.custom_op.input_facts import input_facts
   from mirage_onnx.custom_op.measure import Tolerances
-  from mirage_onnx.custom_op.model_run import check_signatures, run_session
+  from mirage_onnx.custom_op.model_run import Signature, check_signatures, run_session
   from mirage_onnx.custom_op.runtime import import_onnxruntime
 
   ort = import_onnxruntime()
   options = ort.SessionOptions()
   options.log_severity_level = 4
+  options.enable_cpu_mem_arena = False  # which keeps the most of every step of a run for the next
 
   def session(model: Path | bytes) -> "InferenceSession":
     source = model if isinstance(model, bytes) else str(model)
@@ -119,11 +120,11 @@ def _compare(question: Question, at: At) -> Found:
   plain = session(original)
   proto = onnx.load_from_string(original) if isinstance(original, bytes) else _light(original)
   feeds = draw_one(plain.get_inputs(), np.random.default_rng(0), "normal 0", {}, {}, input_facts(proto))
-  want = run_session(plain, feeds)
+  want, signature = run_session(plain, feeds), Signature.of(plain)
+  del plain  # one session at a time: its weights are in memory more than once
   at(f"onnxruntime on {_RESULT}, of whose original it took {time.monotonic() - start:.1f} s")
   ours = session(written)
-  check_signatures(plain, ours)
-  del plain
+  check_signatures(signature, ours)
   got = run_session(ours, feeds)
   at(f"comparing {_RESULT}")
   own = original if isinstance(original, bytes) else str(original)
