@@ -2,6 +2,8 @@
 
     python3 bench/whole.py [--models NAME|FILE.onnx ...] [--targets h200 local] [--total 540] [--out DIR]
 
+With ``--make`` models are optimized only, for a later call with the same ``--work``.
+
 NAMEs are those of ``--graphs`` (default ``.dev/whole/graphs.zip``, a copy of
 ``../shared/whole/graphs.zip``), all of them if none is named. On the H200 machine, with that zip and
 ``.gpu/*.txz`` in the tree (see ``bench/h200.sh``):
@@ -166,26 +168,39 @@ class Driver:
     found = [line[7:] for line in out.splitlines() if line.startswith("RESULT ")]
     return json.loads(found[-1]) if found else {"failed": f"{name}: {tail}"}
 
+  def made(self, model, target, workers):
+    """What ``optimize`` says, now or where it was asked to ``--make`` only."""
+    told = self.o.work / label(model) / f"{target}.json"
+    if told.is_file():
+      return json.loads(told.read_text())
+    row = self.stage("optimize", model, target, self.o.optimize_seconds, workers)
+    if "failed" not in row:
+      part = told.with_suffix(".part")
+      part.write_text(json.dumps(row))
+      part.replace(told)
+    return row
+
   def run(self, names):
     o, failed = self.o, []
-    facts = facts_of(o)
+    facts = {} if o.make else facts_of(o)
     for target in o.targets:
       todo = [n for n in names if (label(n), target) not in self.known]
       jobs = 1 if target == "local" else o.jobs  # the GPU is one process's while it measures
       workers = max(1, o.cores // jobs)
-      for at in range(0, len(todo), jobs):
-        group = todo[at : at + jobs]
+      step = max(1, len(todo) if o.make else jobs)
+      for at in range(0, len(todo), step):
+        group = todo[at : at + step]
         with ThreadPoolExecutor(jobs) as pool:
-          made = list(
-            pool.map(lambda n: self.stage("optimize", n, target, o.optimize_seconds, workers), group)  # noqa: B023
-          )
+          made = list(pool.map(lambda n: self.made(n, target, workers), group))  # noqa: B023
         for name, row in zip(group, made, strict=True):
           row = {"model": label(name), "target": target, **row}
-          if "failed" not in row:
+          if "failed" not in row and not o.make:
             row |= self.stage("measure", name, target, 200, 0)
           if "failed" in row:
             failed.append(f"{row['model']} {target}: {row['failed']}")
           self.show(row)
+          if o.make:
+            continue
           with self.record.open("a") as file:
             file.write(json.dumps({**row, **facts}) + "\n")
     print(*(f"FAILED {f}" for f in failed), sep="\n", flush=True)
@@ -193,7 +208,8 @@ class Driver:
 
   def show(self, row):
     if "ratio" not in row:
-      print(f"{row['model']:34} {row['target']:6} {row.get('failed')}", flush=True)
+      said = row.get("failed") or f"made in {row['optimize_s']} s"
+      print(f"{row['model']:34} {row['target']:6} {said}", flush=True)
       return
     low, high = row["ratio_95"]
     print(
@@ -227,6 +243,7 @@ def main():
   add("--cores", type=int, default=os.cpu_count() or 1)
   add("--out", type=Path, default=Path("out"))
   add("--work", type=Path, default=Path("/tmp/whole"))
+  add("--make", action="store_true", help="only optimize, without a GPU; a later call measures")
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
   for name, kind in (("--stage", str), ("--workers", int)):
     add(name, type=kind, help=argparse.SUPPRESS)
