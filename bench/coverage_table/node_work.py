@@ -1,6 +1,6 @@
 """FLOPs and bytes of a node, from the shapes of a Program.
 
-FLOPs of what has a lowering are those of ``match.work``; of other operators those of a
+FLOPs of what has a lowering are those of ``cost.region_work``; of other operators those of a
 contraction (2 per multiplication and addition), none of what only moves data, and 1 per element of
 the result of anything else (an attention operator is counted too low by that). Bytes: every
 operand is read once and every result written once, as if no two nodes were fused; what moves no
@@ -11,7 +11,7 @@ one that scatters into a value of its own writes only what it scatters.
 from dataclasses import dataclass
 from math import prod
 
-from mirage_onnx.match.work import count_flops, elements, tensor_bytes
+from mirage_onnx.cost.region_work import count_flops, elements, tensor_bytes
 from mirage_onnx.tune.baseline import FREE
 
 #: Operators without a lowering that compute nothing.

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from mirage_onnx.cost.region_work import REDUCING
 from mirage_onnx.errors import Rejection
 from mirage_onnx.inspection.survey import Survey
 from mirage_onnx.ir.program import Node
 from mirage_onnx.match.candidates import RegionCandidate, candidate
 from mirage_onnx.match.cuts import Limits
 from mirage_onnx.match.repeated import RegionMaker
-from mirage_onnx.match.work import REDUCING
 
 
 @dataclass(frozen=True, slots=True)

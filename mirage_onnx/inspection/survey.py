@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import fsum
 
+from mirage_onnx.choosing.disappearing import shares
+from mirage_onnx.choosing.partition import choose
+from mirage_onnx.cost.region_work import Flops, Work, count_flops, region_work, tensor_bytes
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.candidates import Matches, RegionCandidate, find_candidates
-from mirage_onnx.match.disappearing import shares
-from mirage_onnx.match.partition import choose
-from mirage_onnx.match.work import Flops, Work, count_flops, region_work, tensor_bytes
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import COPIES, FREE, alone_us, load_table, node_times_us
 from mirage_onnx.tune.declared_sizes import Sizes, declared_sizes

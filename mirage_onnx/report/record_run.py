@@ -9,9 +9,9 @@ import msgspec
 import onnx
 
 from mirage_onnx import __version__
+from mirage_onnx.cost.region_work import region_work
 from mirage_onnx.custom_op.runtime import DOMAIN_PREFIX
 from mirage_onnx.ir import Region
-from mirage_onnx.match.work import region_work
 from mirage_onnx.pipeline import Run
 from mirage_onnx.report.optimize_report import found_report, measured_report, model_report, unknown_nodes
 from mirage_onnx.report.run_record import (

@@ -53,7 +53,7 @@ class PlaceRecord(Struct, frozen=True, array_like=True):
 
 
 class WorkRecord(Struct, frozen=True):
-  """What a region has to do at least, and how long no kernel is faster (``match/work.py``)."""
+  """What a region has to do at least, and how long no kernel is faster (``cost/region_work.py``)."""
 
   flops: int
   mma_flops: int

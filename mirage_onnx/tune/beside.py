@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mirage_onnx import deadline
+from mirage_onnx.choosing.siblings import join, siblings
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.codegen.tiled.alike import alike
 from mirage_onnx.cores import available_cores
@@ -19,7 +20,6 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Candidate, Kernel, KernelParams, KTensor, Program, Region, UGraph, ugraph_extents
 from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.match.repeated import RegionMaker
-from mirage_onnx.match.siblings import join, siblings
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified, varied
 from mirage_onnx.superopt.warpgroup_numbers import Shape, warpgroup_points
 from mirage_onnx.target import Target

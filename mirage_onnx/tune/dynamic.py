@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import cached_property, partial
 from math import fsum
 
+from mirage_onnx.choosing.disappearing import shares
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.failures import guarded
 from mirage_onnx.ir import Program, Region, print_ugraph
 from mirage_onnx.match.candidates import RegionCandidate
-from mirage_onnx.match.disappearing import shares
 from mirage_onnx.match.runtime_axes import at_sizes
 from mirage_onnx.superopt.renumber import KnownGraph, renumber
 from mirage_onnx.superopt.result import SearchBound, SearchResult, Verified

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
 
+from mirage_onnx.choosing.partition import choose
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import RegionCandidate
-from mirage_onnx.match.partition import choose
 from mirage_onnx.tune.arriving import POLL_S, Arriving, Hands, News, Timed
 from mirage_onnx.tune.expected import Expectations
 from mirage_onnx.tune.outcome import Outcome

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mirage_onnx.choosing.disappearing import disappearing
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import RegionCandidate
-from mirage_onnx.match.disappearing import disappearing
 from mirage_onnx.tune.outcome import Outcome
 
 

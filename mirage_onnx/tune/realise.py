@@ -10,7 +10,10 @@ from importlib.metadata import version
 from math import fsum
 
 from mirage_onnx import deadline, events
+from mirage_onnx.choosing.disappearing import shares
+from mirage_onnx.choosing.partition import choose
 from mirage_onnx.cores import available_cores
+from mirage_onnx.cost.region_work import region_work
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.events import WorkEnded, WorkStarted
@@ -18,9 +21,6 @@ from mirage_onnx.failures import guarded, refusal
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import RegionCandidate
-from mirage_onnx.match.disappearing import shares
-from mirage_onnx.match.partition import choose
-from mirage_onnx.match.work import region_work
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.structures import cache_folder
@@ -148,7 +148,7 @@ def realise(
 def kept_solutions() -> KeptFolder | None:
   """Choices that earlier runs have proven to be the best, in the user's cache folder."""
   folder = cache_folder("choices")
-  setting = {"partition": source_digest("match"), "scipy": version("scipy")}
+  setting = {"partition": source_digest("choosing"), "scipy": version("scipy")}
   return None if folder is None else KeptFolder(folder, setting)
 
 

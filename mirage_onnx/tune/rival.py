@@ -11,8 +11,8 @@ kernel of both was right on this GPU; what was not timed is in neither.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from mirage_onnx.choosing.partition import choose
 from mirage_onnx.ir import Program
-from mirage_onnx.match.partition import choose
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
 from mirage_onnx.tune.outcome import Outcome

@@ -6,10 +6,10 @@ import pytest
 from refused import refused
 from small_models import norm_to_three
 
+from mirage_onnx.choosing.disappearing import disappearing
+from mirage_onnx.cost.region_work import Flops
 from mirage_onnx.importer import load_model
 from mirage_onnx.inspection import survey_model
-from mirage_onnx.match.disappearing import disappearing
-from mirage_onnx.match.work import Flops
 from mirage_onnx.target import H200
 
 

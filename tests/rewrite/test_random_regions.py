@@ -7,10 +7,10 @@ import pytest
 from onnx import helper
 from small_models import Net, feeds, run_model
 
+from mirage_onnx.choosing.partition import choose
 from mirage_onnx.custom_op.launch_plan import Places
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.partition import choose
 from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 

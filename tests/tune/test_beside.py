@@ -13,6 +13,7 @@ from small_models import Net
 
 import mirage_onnx
 from mirage_onnx import pipeline
+from mirage_onnx.choosing.siblings import siblings
 from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
@@ -20,7 +21,6 @@ from mirage_onnx.ir import Candidate, KernelParams
 from mirage_onnx.ir.program import Node
 from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.match.candidates import RegionCandidate
-from mirage_onnx.match.siblings import siblings
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H100, H200

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from small_models import Net
 
+from mirage_onnx.choosing.disappearing import disappearing
+from mirage_onnx.choosing.partition import choose
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.disappearing import disappearing
-from mirage_onnx.match.partition import choose
 from mirage_onnx.tune.arriving import Arriving
 from mirage_onnx.tune.expected import Expectations, Guess
 from mirage_onnx.tune.exploring import SPARE, TimingPlan, enough, explored

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from mirage_onnx.match import small_choice
-from mirage_onnx.match.small_choice import least_cost
+from mirage_onnx.choosing import small_choice
+from mirage_onnx.choosing.small_choice import least_cost
 
 
 def program_of(costs, covers):

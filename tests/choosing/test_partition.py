@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy import optimize
 from small_models import Net
 
+from mirage_onnx.choosing import partition, small_choice
+from mirage_onnx.choosing.partition import choose
+from mirage_onnx.choosing.small_choice import least_cost
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match import partition, small_choice
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.partition import choose
-from mirage_onnx.match.small_choice import least_cost
 
 
 def gone(program, used):

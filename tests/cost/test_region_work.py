@@ -8,7 +8,7 @@ from golden_models import MODELS
 from goldens import region as golden_region
 from small_models import Net, region_of, search_region
 
-from mirage_onnx.match.work import Flops, region_work
+from mirage_onnx.cost.region_work import Flops, region_work
 from mirage_onnx.target import H200
 
 

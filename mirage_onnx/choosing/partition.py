@@ -30,10 +30,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mirage_onnx.choosing.disappearing import disappearing
+from mirage_onnx.choosing.small_choice import least_cost
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import RegionCandidate
-from mirage_onnx.match.disappearing import disappearing
-from mirage_onnx.match.small_choice import least_cost
 
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and
 #: gained by every node that disappears, so that it is left with fewer.
