@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from mirage_onnx.instructions import INSTRUCTIONS
 from mirage_onnx.ir import Kernel, KernelParams, UGraph, print_kernel
 from mirage_onnx.ir.text import print_tensor
 from mirage_onnx.lower.sizes import count
@@ -33,7 +34,7 @@ def header(
   lines += [f"  and alike {k.name}, of {', '.join(graph.args_of(k))}" for k in beside]
   lines += ["", f"extents {numbers}", f"numbers {params.to_text()}"]
   packed = [PACKED_HEADER] if any(t.dtype.is_packed for t in used) else []
-  packed += [PACKED_TILE_HEADER] if packed and params.instruction != "mma" else []
+  packed += [PACKED_TILE_HEADER] if packed and INSTRUCTIONS[params.instruction].warps > 1 else []
   return _comment(lines) + "\n" + "".join(f'#include "{h}"\n' for h in (*HEADERS, *packed, *headers))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mirage_onnx.cost.chip import ARRAYS, NUMBERS, UNLIMITED, Arithmetic, fill_of, memory_time_us
+from mirage_onnx.instructions import MMA
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
 from mirage_onnx.target import Target
@@ -37,8 +38,6 @@ FREE_BLOCKS, BLOCK_US = 4.0, 0.7
 #: What the whole GPU takes to start a block, and a warp, where there are many: 131072 blocks of 1
 #: to 8 warps take 158 us, of 16 warps 221 us (an H200, row kernels chained in a CUDA graph).
 BLOCK_START_US, WARP_START_US = 1.21e-3, 0.105e-3
-#: Share of the tensor cores' peak that mma.sync reaches.
-MMA_SHARE = 0.5
 #: Extent of a part axis before its maker has numbers.
 PARTS_ASSUMED = 16
 #: Combining the warps' partial results, per 16x8 accumulator tile of a block.
@@ -250,7 +249,7 @@ def estimate(
   # Rows, and scales alone, one for a block of the depth, are not streamed: the peak is what limits them.
   streamed = n.where(in_flight > 0, in_flight, UNLIMITED)
   memory_us = memory_time_us(f.dram_bytes, l2, streamed, fill, target, n, imbalance(f, fill.share))
-  mma_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * fill.busy)
+  mma_us = flops / (target.mma_tflops * MMA.share * 1e6 * fill.busy)
   work = n.most(memory_us, mma_us)
   serial_us = LATENCY_US * (1 + 0.25 * n.ceil(steps / stages))
   ramp = n.least(target.ramp_us, 0.25 * work)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage_onnx.cost.chip import Fill, fill_of, memory_time_us
-from mirage_onnx.cost.model import CLUSTER_US, LATENCY_US, MMA_SHARE, PARTS_ASSUMED, WAVE_US
+from mirage_onnx.cost.model import CLUSTER_US, LATENCY_US, PARTS_ASSUMED, WAVE_US
 from mirage_onnx.cost.tiled_block import (
   BlockWork,
   block_loads,
@@ -105,7 +105,7 @@ def tiled_costs(work: TiledWork, extents: Mapping[str, int], points: Points, tar
   t = Traffic.of(work, extents, points, target)
   sizes, fill, memory_us = t.sizes, t.fill, t.memory_us
   block = block_work(work, sizes, t.warps, t.iterations)
-  compute_us = _compute_us(block, fill, points, target)
+  compute_us = _compute_us(block, fill, points, target, work.instruction(target).share)
   # Memory and arithmetic of nearly the same time do not quite hide one another: the fourth root
   # of fourth powers adds 2 % where one is half of the other, 19 % where they are equal.
   body = np.sqrt(np.sqrt(np.square(np.square(memory_us)) + np.square(np.square(compute_us))))
@@ -167,9 +167,9 @@ def _parts_us(work: TiledWork, sizes: TileSizes, target: Target) -> Array:
   return total / (target.stream_tbps * 1e6)
 
 
-def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target) -> Array:
+def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target, mma_share: float) -> Array:
   """Time of the busiest multiprocessor: of its fullest unit, or of its blocks in a row."""
-  mma_rate = target.mma_tflops * MMA_SHARE * 1e6 / target.multiprocessors
+  mma_rate = target.mma_tflops * mma_share * 1e6 / target.multiprocessors
   mma_us = block.mma / mma_rate
   cycles = target.cycles_per_us
   lanes_us = block.lanes / (target.lanes * cycles) + block.special / (SPECIALS * cycles)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mirage_onnx.cost.model import LATENCY_US, MMA_SHARE, WAVE_US
+from mirage_onnx.cost.model import LATENCY_US, WAVE_US
 from mirage_onnx.cost.tiled import (
   QUARTERS,
   SMEM_BYTES,
@@ -65,7 +65,7 @@ def expected_tiled_us(
     for user in kernel.ops:
       if user.op == "matmul" and v.index in user.args and _streams(kernel, tensors, v.op, user):
         operands = operands + size * times_read(user, v, warps)
-  mma_us = block.mma * target.multiprocessors / (target.mma_tflops * MMA_SHARE * 1e6)
+  mma_us = block.mma * target.multiprocessors / (target.mma_tflops * work.instruction(target).share * 1e6)
   units_us = mma_us + LANE_OPERATIONS * lanes_us + special_us + LOADED * elements / per_us
   share = np.minimum(1.0, points.warps * np.maximum(1.0, fill.active) / BUSY_WARPS)
   smem_us = block.smem_bytes / (SMEM_BYTES * cycles)

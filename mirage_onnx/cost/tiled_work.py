@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mirage_onnx.instructions import Instruction, fastest_of_warps
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, RUNNING, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.lower.lanes import Contraction, Lanes
 from mirage_onnx.lower.tiled_layouts import Chosen, Conversion, conversions, is_wide, lanes_of
+from mirage_onnx.target import Target
 
 
 class CutLevels:
@@ -105,6 +107,12 @@ class TiledWork:
     """The contraction whose rows and columns the warps share out."""
     inside = [p for p in self.products if p.repeats] or self.products
     return inside[-1] if inside else None
+
+  def instruction(self, target: Target) -> Instruction:
+    """By which a warp contracts the operands, on a GPU."""
+    ops = self.kernel.ops
+    operands = {ops[a].dtype for p in self.products if not p.wide for a in ops[p.index].args}
+    return fastest_of_warps(operands, target)
 
   def parted(self, tensor: str) -> dict[str, str]:
     """The part axes that the kernel makes of a tensor, and the axes of its grid they are of."""

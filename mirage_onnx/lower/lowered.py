@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from mirage_onnx.instructions import Instruction
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import KTensor
 from mirage_onnx.lower.assign import Assignment
@@ -126,6 +127,7 @@ class Lowered(Whereabouts):
   fused: Mapping[int, int]
   ring: Sequence[int]
   states: Sequence[int]
+  instruction: Instruction
   warpgroup: frozenset[int]
   under_way: Set[int]
   late: int | None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from math import prod
 
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.instructions import MMA, Instruction
 from mirage_onnx.ir import DType, Layout
 from mirage_onnx.ir.block_ops import ACCUMULATORS, OPERATORS, SUM, Kind, kind_of, merge_of, of_kinds
 from mirage_onnx.ir.functions import is_elementwise
@@ -39,9 +40,9 @@ class Lowering(Demand):
 
   ``parts``: values that are not whole yet. ``fused``: contractions that add to the registers of
   an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
-  lives through the loop. ``warpgroup``: contractions by wgmma; ``under_way``: those of them that an
-  iteration leaves to the next; ``late``: one that the next begins (``warpgroup.py``). ``widened``: loads
-  of packed weights, which become registers.
+  lives through the loop. ``instruction``: by which a warp contracts; ``warpgroup``: contractions by wgmma;
+  ``under_way``: those of them that an iteration leaves to the next; ``late``: one that the next begins
+  (``warpgroup.py``). ``widened``: loads of packed weights, which become registers.
   """
 
   stages: int = 1
@@ -50,6 +51,7 @@ class Lowering(Demand):
   fused: dict[int, int] = field(default_factory=dict)
   ring: list[int] = field(default_factory=list)
   states: list[int] = field(default_factory=list)
+  instruction: Instruction = MMA
   warpgroup: frozenset[int] = frozenset()
   under_way: frozenset[int] = frozenset()
   late: int | None = None

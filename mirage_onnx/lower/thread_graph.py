@@ -7,7 +7,7 @@ from functools import partial
 from math import inf, prod
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.instructions import WGMMA, instruction_of
+from mirage_onnx.instructions import MMA, WGMMA, Instruction, instruction_of
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.lower.arrange import arranged
 from mirage_onnx.lower.assign import Assignment
@@ -146,7 +146,7 @@ def _laid_out(
     try:
       own = fitting_products(framed, warps, tensors) if instruction is WGMMA else frozenset[int]()
       check_widened(kernel, pieces, framed.products, widened, own, warps)
-      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, own, widened)
+      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, instruction, own, widened)
       plan = _best_held(make, 32 * warps.total)
     except RejectionError as error:
       refused = refused or error
@@ -178,6 +178,7 @@ def _plan(
   tensors: Mapping[str, KTensor],
   params: KernelParams,
   target: Target,
+  instruction: Instruction,
   warpgroup: frozenset[int],
   widened: Mapping[int, Widened],
   held: int,
@@ -188,7 +189,8 @@ def _plan(
   for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
     making = Lowering(
       assignment, forms, warps, extents, tensors, held,
-      stages=stages, ranks=params.cluster, warpgroup=warpgroup, widened=widened,
+      stages=stages, ranks=params.cluster, instruction=instruction if instruction.warps == 1 else MMA,
+      warpgroup=warpgroup, widened=widened,
     )  # fmt: skip
     graph = making.lower()
     lowering = making.lowered

@@ -9,9 +9,10 @@ multiprocessors (``lane_us``).
 from collections.abc import Iterable
 from math import ceil, prod
 
-from mirage_onnx.cost.model import LATENCY_US, MMA_SHARE
+from mirage_onnx.cost.model import LATENCY_US
 from mirage_onnx.cost.tiled import SPECIALS
 from mirage_onnx.cost.tiled_block import REDUCE_OPERATIONS, SPECIAL
+from mirage_onnx.instructions import fastest_of_warps
 from mirage_onnx.ir.term import POW
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.choices import Place
@@ -137,7 +138,7 @@ class Floors:
   def _us(self, moved: int, flops: int, busy: float) -> float:
     target = self._target
     memory_us = moved / (target.stream_tbps * 1e6 * busy)
-    compute_us = flops / (target.mma_tflops * MMA_SHARE * 1e6 * busy)
+    compute_us = flops / (target.mma_tflops * fastest_of_warps((), target).share * 1e6 * busy)
     work = max(memory_us, compute_us)
     return target.launch_us + max(1.25 * LATENCY_US, work + min(target.ramp_us, 0.25 * work))
 

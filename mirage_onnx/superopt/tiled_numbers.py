@@ -73,9 +73,10 @@ def solve_tiled(
   time_us = np.broadcast_to(costs.time_us, shape).ravel()[found]
   seen: set[KernelParams] = set()
   allowed: list[tuple[Cost, KernelParams]] = []
+  by = work.instruction(target).name
   for some in _cheapest_first(time_us, 2 * keep):
     places = np.unravel_index(found[some], shape)
-    for cost, params in zip(_costs(costs, places), _params(kernel, points, places), strict=True):
+    for cost, params in zip(_costs(costs, places), _params(kernel, points, places, by), strict=True):
       # Both splits of the warps may be among the best: they are one point.
       if params not in seen and len(allowed) < keep:
         seen.add(params)
@@ -248,13 +249,15 @@ def _at(values: Array, where: tuple[Array, ...]) -> list[Any]:
   return cast(list[Any], found.tolist())
 
 
-def _params(kernel: Kernel, points: Points, where: tuple[Array, ...]) -> Iterator[KernelParams]:
+def _params(
+  kernel: Kernel, points: Points, where: tuple[Array, ...], instruction: str
+) -> Iterator[KernelParams]:
   tiles = zip(*(map(int, _at(t, where)) for t in points.tile), strict=True) if points.tile else repeat(())
   numbers = (points.cluster, points.loop_tile, points.warps, points.stages)
   looped = kernel.loop is not None
   for tile, row in zip(tiles, zip(*(_at(n, where) for n in numbers), strict=True), strict=False):
     cluster, loop_tile, warps, stages = map(int, row)
-    yield KernelParams(tile, cluster, loop_tile if looped else 0, warps, stages)
+    yield KernelParams(tile, cluster, loop_tile if looped else 0, warps, stages, instruction)
 
 
 def _costs(costs: Costs, where: tuple[Array, ...]) -> Iterator[Cost]:

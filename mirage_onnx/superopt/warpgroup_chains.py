@@ -45,7 +45,7 @@ def chained_points(
   products = [op for op in kernel.ops if op.op == "matmul"]
   rows = rows_of(kernel, extents)
   half = all(kernel.ops[a].dtype in WGMMA.operands for op in products for a in op.args)
-  if WGMMA.name not in target.instructions or len(products) < 2 or rows is None or not half:
+  if not WGMMA.is_on(target) or len(products) < 2 or rows is None or not half:
     return ()
   if kernel.loop is None or rows == kernel.loop:
     return ()

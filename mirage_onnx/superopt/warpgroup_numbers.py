@@ -83,7 +83,7 @@ def warpgroup_points(
   kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int
 ) -> tuple[tuple[float, KernelParams], ...]:
   """The ``keep`` points that are predicted to be fastest, in us, best first."""
-  shape = Shape.of(kernel, tensors, extents) if WGMMA.name in target.instructions else None
+  shape = Shape.of(kernel, tensors, extents) if WGMMA.is_on(target) else None
   if shape is None:
     return ()
   points = _points(kernel, extents, shape, target)

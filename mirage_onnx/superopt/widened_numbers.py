@@ -79,7 +79,7 @@ def widened_points(
   kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int
 ) -> tuple[tuple[float, KernelParams], ...]:
   """The ``keep`` points that are predicted to be fastest, in us, best first."""
-  shape = PackedShape.of(kernel, tensors, extents) if WGMMA.name in target.instructions else None
+  shape = PackedShape.of(kernel, tensors, extents) if WGMMA.is_on(target) else None
   if shape is None:
     return ()
   points = _points(kernel, extents, shape, target)

@@ -11,7 +11,11 @@ KB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-  """The columns that ``Target`` takes over; ``lanes``: fp32 operations of a multiprocessor per cycle."""
+  """The columns that ``Target`` takes over.
+
+  ``instructions``: of tensor cores, those that no other has; ``lanes``: fp32 operations of a multiprocessor
+  per cycle.
+  """
 
   arch: str
   suffix: str
@@ -45,20 +49,19 @@ def _row(
   )  # fmt: skip
 
 
-_MMA = ("mma",)
 _ROWS = (
-  # arch, threads and blocks of a multiprocessor, its shared memory in KB, instructions, lanes
-  _row("sm_80", 2048, 32, 164, _MMA, 64),
-  _row("sm_86", 1536, 16, 100, _MMA, 128),
-  _row("sm_87", 1536, 16, 164, _MMA, 128),
-  _row("sm_89", 1536, 24, 100, _MMA, 128),
-  _row("sm_90a", 2048, 32, 228, ("mma", "wgmma"), 128, clusters=True, pdl=True),
+  # arch, threads and blocks of a multiprocessor, its shared memory in KB, instructions of its own, lanes
+  _row("sm_80", 2048, 32, 164, (), 64),
+  _row("sm_86", 1536, 16, 100, (), 128),
+  _row("sm_87", 1536, 16, 164, (), 128),
+  _row("sm_89", 1536, 24, 100, (), 128),
+  _row("sm_90a", 2048, 32, 228, ("wgmma",), 128, clusters=True, pdl=True),
   # Runs on what sm_90a runs on, under the same name of custom ops, without its own instructions.
-  _row("sm_90", 2048, 32, 228, _MMA, 128, clusters=True, pdl=True, suffix="sm90a"),
-  _row("sm_100a", 2048, 32, 228, _MMA, 128, clusters=True, pdl=True),
-  _row("sm_103a", 2048, 32, 228, _MMA, 128, clusters=True, pdl=True),
+  _row("sm_90", 2048, 32, 228, (), 128, clusters=True, pdl=True, suffix="sm90a"),
+  _row("sm_100a", 2048, 32, 228, (), 128, clusters=True, pdl=True),
+  _row("sm_103a", 2048, 32, 228, (), 128, clusters=True, pdl=True),
   # Whether clusters help where there is no multicast was not measured on any: none are used.
-  _row("sm_120a", 1536, 24, 100, _MMA, 128, pdl=True),
+  _row("sm_120a", 1536, 24, 100, (), 128, pdl=True),
 )
 ARCHITECTURES: dict[str, Architecture] = {a.arch: a for a in _ROWS}
 #: Without cp.async, bfloat16 and m16n8k16: a second way of everything that streams.

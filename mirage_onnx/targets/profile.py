@@ -26,7 +26,7 @@ class Target:
   shared memory, per block (CUDA C++ Programming Guide, technical specifications). ``smem_bytes``: the
   most dynamic shared memory of a block. Features. ``has_clusters``, with at most ``max_cluster``
   blocks. ``has_pdl``: a kernel can start before the one that it depends on has ended.
-  ``instructions``: of tensor cores, by their names in ``instructions``.
+  ``instructions``: of tensor cores, by their names in ``instructions``, beside those of every newer GPU.
 
   Rates. ``launch_us``: one more empty kernel in a CUDA graph. A kernel in a graph that reads B bytes
   from memory takes launch_us + ramp_us + B / stream_tbps (a fit of measured times, >= 16 MB).

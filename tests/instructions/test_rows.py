@@ -3,19 +3,23 @@
 import pytest
 
 from mirage_onnx.codegen.compile import DEVICE_HEADERS
-from mirage_onnx.cost.model import MMA_SHARE
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.instructions import INSTRUCTIONS, MMA, instruction_of
+from mirage_onnx.instructions import INSTRUCTIONS, MMA, WGMMA, fastest_of_warps, instruction_of
+from mirage_onnx.ir.dtype import DType
 from mirage_onnx.target import H100, TARGETS
 
 
 def test_targets_name_rows():
   assert all(set(t.instructions) <= INSTRUCTIONS.keys() for t in TARGETS.values())
-  assert all("mma" in t.instructions for t in TARGETS.values())
+  assert all(MMA.is_on(t) for t in TARGETS.values())
+  assert {t.arch for t in TARGETS.values() if WGMMA.is_on(t)} == {"sm_90a"}
 
 
-def test_the_share_of_mma_is_that_of_the_cost_model():
-  assert MMA.share == MMA_SHARE
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
+def test_warps_contract_by_mma(target):
+  """The only row of a single warp; types that none takes have no other."""
+  assert fastest_of_warps((DType.F16, DType.BF16), target) is MMA
+  assert fastest_of_warps((DType.F32,), target) is MMA
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)

@@ -63,7 +63,7 @@ def test_unknown_ones_are_told_what_there_is(said):
 
 def test_a_domain_is_a_gpu_with_its_instructions():
   """Of one whose kernels may be of either row, the one that has more."""
-  assert target_of_domain("sm90a").instructions == ("mma", "wgmma")
+  assert target_of_domain("sm90a").instructions == ("wgmma",)
   assert {target_of_domain(a.suffix).capability for a in ARCHITECTURES.values()} == {
     a.capability for a in ARCHITECTURES.values()
   }

@@ -1,4 +1,4 @@
-"""Contractions on tensor cores: mma.m16n8k16 over the tiles of a warp, depth outermost.
+"""Contractions on tensor cores: instructions of a warp over its tiles of 16 x 8, depth outermost.
 
 Operands are fragments of one step of 16 depth elements at a time: packed registers, or pairs read
 (and computed) in place, or matrices of 8 x 8 by ldmatrix from a tile in shared memory. The loop
@@ -223,8 +223,9 @@ def _multiply_add(
   w: ValueWriter, c: Form, acc: str, i: str, j: str, rows: int, a: list[str], b: list[str],
   kind: str, index: int,
 ) -> None:  # fmt: skip
-  writer = w.writer
-  operands = ", ".join([*a, *b])
+  writer, mma = w.writer, w.lowering.instruction
+  deep = mma.depth // 8  # registers of the second operand, and half of those of the first
+  each = [", ".join([*a[2 * n : 2 * (n + deep)], *b[n : n + deep]]) for n in range(0, len(b), deep)]
   slots: list[str | None] = []
   for later in (False, True):
     row = f"[{_double(i, later)}]" if c.g else ""
@@ -232,13 +233,15 @@ def _multiply_add(
     for e in ("0", "1"):
       slot = f"{acc}{row}" + (f"[{j}][{e}]" if c.t else "")
       slots.append(slot if there and (c.t or e == "0") else None)
-  if all(slots):
+  if all(slots) and mma.in_rows:
     low, high = ((slots[n] or "").rpartition("[")[0] for n in (0, 2))
-    writer.line(f"mma_rows({kind}{{}}, {low}, {high}, {operands});", index)
+    for operands in each:
+      writer.line(f"{mma.in_rows}({kind}{{}}, {low}, {high}, {operands});", index)
     return
   with writer.block():
     writer.line(f"float d[4] = {{{', '.join(s or '0.0f' for s in slots)}}};")
-    writer.line(f"mma_16816({kind}{{}}, d, {operands});", index)
+    for operands in each:
+      writer.line(f"{mma.function}({kind}{{}}, d, {operands});", index)
     for number, kept in enumerate(slots):
       if kept:
         writer.line(f"{kept} = d[{number}];")
