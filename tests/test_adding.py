@@ -13,7 +13,7 @@ from mirage_onnx.custom_op.library import PATH_VARIABLE, get_library_path
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = (ROOT / "docs" / "adding.md").read_text()
-_BLOCK = re.compile(r"<!-- (row|file): ([^ ,]+)(?:, (\w+))? -->\n\n```python\n(.*?)```", re.S)
+_BLOCK = re.compile(r"<!-- (row|file): ([^ ,]+)(?:, (\w+))? -->\n\n```(?:python|cuda)\n(.*?)```", re.S)
 
 
 def steps(title):
@@ -96,6 +96,34 @@ def test_a_block_operator_is_a_row_and_its_test(tree):
     "tests/lower/test_lowering.py",
   )
   assert passes(tree, "-m", "not slow", *of_the_table) > 10
+
+
+def test_an_instruction_is_a_row_its_function_and_the_twin(tree):
+  changed, new = follow(tree, "An instruction of tensor cores")
+  assert changed == {"mirage_onnx/instructions/rows.py"}
+  header, twin, own = (
+    "codegen/device/ptx_mma8.cuh",
+    "emulator/host/ptx_mma8.cuh",
+    "tests/codegen/tiled/test_mma8.py",
+  )
+  assert new == {f"mirage_onnx/{header}", f"mirage_onnx/{twin}", own}
+  assert passes(tree, own) == 6
+  of_the_table = "tests/emulator/test_headers.py", "tests/codegen/test_rules.py"
+  assert passes(tree, "-m", "not slow", *of_the_table) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_out", ["ptx_mma8.cuh", "rows.py"])
+def test_without_the_function_or_the_row_its_test_fails(tree, left_out):
+  """Each of the files is needed."""
+  before = (tree / "mirage_onnx/instructions/rows.py").read_text()
+  follow(tree, "An instruction of tensor cores")
+  if left_out == "rows.py":
+    (tree / "mirage_onnx/instructions/rows.py").write_text(before)
+  else:
+    (tree / "mirage_onnx/emulator/host" / left_out).unlink()
+  with pytest.raises(AssertionError, match="failed"):
+    passes(tree, "tests/codegen/tiled/test_mma8.py")
 
 
 def test_a_kind_without_rules_cannot_be_imported(tree):

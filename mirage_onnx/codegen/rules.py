@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from mirage_onnx.instructions import INSTRUCTIONS
+
 
 class Spread(IntEnum):
   """Whose threads surely agree on a value; a larger one is shared less widely."""
@@ -66,10 +68,11 @@ COLLECTIVES: dict[str, Spread] = {
   ),
   **dict.fromkeys(
     ("sync_warp", "shfl", "shfl_xor", "shfl_up", "shfl_down", "ballot", "any", "all",
-     "mma_step", "mma_rows", "warp_reduce", "quad_reduce", "movmatrix", "bar_sync",
+     "mma_step", "warp_reduce", "quad_reduce", "movmatrix", "bar_sync",
      "bar_arrive", "quad_turned"),
     Spread.WARP,
   ),
+  **{f: Spread.WARP for i in INSTRUCTIONS.values() if i.warps == 1 for f in (i.function, i.in_rows) if f},
 }  # fmt: skip
 _WARP_FAMILIES = re.compile(r"(mma_\d+|ldmatrix|stmatrix)")
 
