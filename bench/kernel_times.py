@@ -5,8 +5,10 @@
 A cost model is fitted to such a record, and judged by it: measured over predicted, per kind of thread
 graph. Beside the times stand the counts of the thread graph (``cost/counts.py``). ``--points``: each kernel
 also with so many other numbers, further and further from what the model likes. Kernels are emitted and
-compiled for the present GPU on all cores, timed cold (``Gpu.time_us``) alone in a CUDA graph, on data that
-repeats; right or wrong is not asked here. Writes DIR/kernel_times.json.
+compiled for the present GPU on all cores, and timed in a CUDA graph of many of them in a row, each with its
+own tensors (``us``, what predictions are of), and alone behind a flush of the L2 (``alone_us``), on data that
+repeats; right or wrong is not asked here. Writes DIR/kernel_times.json; what is in one is not timed again
+(exit 2: a kernel has ended the run, the next goes on without it).
 """
 
 import argparse
@@ -45,12 +47,14 @@ from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import gpu_of
 
 SAMPLES = 5
-#: Memory of a kernel's tensors beyond which it is left out.
-MOST_BYTES = 8 << 30
+#: Memory that kernels are given tensors of.
+MOST_BYTES = 16 << 30
+#: Bytes of a row of kernels, several times the L2; and how many it has.
+ROW_BYTES, MOST_SETS = 256 << 20, (8, 96)
 #: Places in the model's order between the numbers that ``--points`` takes.
 APART = 12
 COLUMNS = (
-  "kernel", "kind", "params", "us", "counted_us", "expected_us", "dram_bytes", "registers",
+  "kernel", "kind", "params", "us", "alone_us", "counted_us", "expected_us", "dram_bytes", "registers",
   "spill_bytes", *BlockCounts.names(),
 )  # fmt: skip
 
@@ -67,6 +71,10 @@ def every_kernel(groups, points):
           more = points if same not in seen else 0
           seen.add(same)
           yield from ((entry, at, point) for point in range(more + 1))
+
+
+def name_of(entry, at, point):
+  return f"{entry.name}.k{at}" + f".p{point}" * bool(point)
 
 
 def other_numbers(kernel, tensors, extents, target, point):
@@ -114,39 +122,97 @@ def build(target, work):
     return str(error.rejection.code)
   except ZeroDivisionError:  # numbers that no solver gives
     return "no prediction"
-  name = f"{entry.name}.k{at}" + f".p{point}" * bool(point)
   counts = asdict(counts_of(threads)).values()
   compiled = cubin.registers, cubin.spill_bytes
-  row = (name, type(threads).__name__, params.to_text(), *us, moved, *compiled, *counts)
+  row = (name_of(*work), type(threads).__name__, params.to_text(), *us, moved, *compiled, *counts)
   return graph, extents, source, cubin, row
 
 
-def timed(gpu, graph, extents, source, cubin):
-  """Median cold time, us; None if its tensors are too large."""
-  shapes = {n: int(np.prod([extents[a] for a in graph.tensor(n).axes])) for n in source.args}
-  if sum(graph.tensor(n).dtype.bytes_of(count) for n, count in shapes.items()) > MOST_BYTES:
-    return None
-  rng, at = np.random.default_rng(0), {}
+class Pool:
+  """Memory of every type that kernels in a row are given, piece by piece and round and round."""
+
+  def __init__(self, gpu):
+    self.gpu, self.pools, self.used = gpu, {}, {}
+
+  def take(self, tensor, size):
+    """An address of ``size`` bytes that has not been given for as long as possible."""
+    kind = "written" if tensor.role in ("output", "temp") else tensor.dtype.name
+    room = MOST_BYTES // 4 if kind in ("written", "F16") else MOST_BYTES // 16
+    if kind not in self.pools:
+      self.pools[kind], self.used[kind] = self.gpu.empty(room), 0
+      self.fill(self.pools[kind], room, tensor.dtype)
+    if size > room:
+      return None
+    if self.used[kind] + size > room:
+      self.used[kind] = 0
+    at = self.pools[kind] + self.used[kind]
+    self.used[kind] += -(-size // 256) * 256
+    return at
+
+  def fill(self, at, size, dtype):
+    """Small numbers; whole numbers are 0, the first row of every table."""
+    values = np.random.default_rng(0).standard_normal(1 << 22) * (0.1 * dtype.is_float)
+    data = (np.zeros(1 << 22, np.uint8) if dtype.is_packed else values.astype(dtype.numpy)).view(np.uint8)
+    for first in range(0, size, data.nbytes):
+      self.gpu.write(at + first, data[: size - first])
+
+
+def timed(gpu, pool, graph, extents, source, cubin):
+  """(us in a row of itself, us alone behind a flush), medians; None if its tensors are too large.
+
+  In a row, as in a model: kernels of one CUDA graph, each with its own tensors, which are not in the L2.
+  """
+  tensors = [graph.tensor(n) for n in source.args]
+  sizes = [t.bytes(extents) for t in tensors]
+  counts = {t.limit[1]: extents[t.limit[0]] - t.limit[2] for t in tensors if t.limit}
+  sets = max(MOST_SETS[0], min(MOST_SETS[1], ROW_BYTES // max(1, sum(sizes))))
   with gpu.scope():
-    for name, count in shapes.items():
-      dtype = graph.tensor(name).dtype
-      if dtype.is_packed:
-        at[name] = gpu.put(np.zeros(dtype.bytes_of(count), np.uint8))
-        continue
-      values = rng.standard_normal(min(count, 1 << 20)) * 0.1
-      at[name] = gpu.put(np.resize(values.astype(dtype.numpy), count))
+    given = []
+    for _ in range(sets):
+      at = {}
+      for tensor, size in zip(tensors, sizes, strict=True):
+        if tensor.name in counts:
+          at[tensor.name] = gpu.put(
+            np.full(tensor.elements(extents), counts[tensor.name], tensor.dtype.numpy)
+          )
+        else:
+          at[tensor.name] = pool.take(tensor, size)
+      given.append(at)
+    if any(a is None for at in given for a in at.values()):
+      return None
     function = gpu.load(cubin, source.name, source.smem_bytes)
-    replay = gpu.capture(lambda: gpu.launch_source(function, source, at))
-    return float(np.median(gpu.time_us([replay], SAMPLES)[0]))
+
+    def row():
+      for at in given:
+        gpu.launch_source(function, source, at)
+
+    replays = gpu.capture(row), gpu.capture(lambda: gpu.launch_source(function, source, given[0]))
+    both = np.median(gpu.time_us(replays, SAMPLES), axis=1)
+    return float(both[0]) / sets, float(both[1])
 
 
 def summary(rows):
   """Of each kind: kernels, measured over expected (geometric mean), and within which factor 95 % are."""
   for kind in sorted({r[1] for r in rows}):
-    ratio = np.log([r[3] / r[5] for r in rows if r[1] == kind and r[5]])
+    ratio = np.log([r[3] / r[6] for r in rows if r[1] == kind and r[6]])
     if ratio.size:
       spread = np.quantile(np.abs(ratio), 0.95)
       yield kind, str(ratio.size), f"{np.exp(ratio.mean()):.2f}", f"{np.exp(spread):.2f}"
+
+
+def kept(path):
+  """(rows, names of kernels that ended a run) of a record that an earlier run has left, or nothing."""
+  if not path.exists():
+    return [], []
+  record = json.loads(path.read_text())
+  return [tuple(r) for r in record["kernels"]], record["faults"]
+
+
+def record_of(rows, faults, left_out):
+  """The text of a record, a kernel a line."""
+  record = facts() | {"protocol": PROTOCOL, "faults": faults, "left_out": left_out, "columns": COLUMNS}
+  lines = ",\n  ".join(json.dumps(r) for r in sorted(rows))
+  return json.dumps(record, indent=1)[:-2] + f',\n "kernels": [\n  {lines}\n ]\n}}\n'
 
 
 def main():
@@ -159,34 +225,35 @@ def main():
   deadline, target = time.monotonic() + options.seconds, present_target()
   if target is None:
     sys.exit("there is no GPU here that has a device profile")
-  gpu = gpu_of(target)
-  work = list(every_kernel(options.groups or ("speed", "goldens", "programs", "models"), options.points))
+  gpu, out = gpu_of(target), options.out / "kernel_times.json"
+  memory = Pool(gpu)
+  (rows, faults), left_out = kept(out), {}
+  done = {*(r[0] for r in rows), *faults}
+  groups = options.groups or ("speed", "goldens", "programs", "models")
+  work = [w for w in every_kernel(groups, options.points) if name_of(*w) not in done]
   random.Random(0).shuffle(work)
-  rows, left_out = [], {}
   with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-    for built in pool.map(partial(build, target.name), work, chunksize=2):
+    for n, built in enumerate(pool.map(partial(build, target.name), work, chunksize=2)):
       if time.monotonic() > deadline:
-        left_out["time"] = len(work) - len(rows) - sum(left_out.values())
+        left_out["time"] = len(work) - n
         break
       try:
-        us = built if isinstance(built, str) else timed(gpu, *built[:4]) or "too large"
-      except Exception as error:  # of the driver: nothing more can be timed
-        left_out[f"{built[4][0]}: {error}"] = len(work) - len(rows) - sum(left_out.values())
+        us = built if isinstance(built, str) else timed(gpu, memory, *built[:4]) or "too large"
+      except Exception as error:  # of the driver: nothing more can be timed by this process
+        print(f"{built[4][0]}: {error}")
+        faults.append(built[4][0])
+        left_out["a fault"] = len(work) - n
         break
       if isinstance(us, str):
         left_out[us] = left_out.get(us, 0) + 1
         continue
       name, kind, params, *rest = built[4]
-      rows.append((name, kind, params, round(us, 3), *(round(x, 3) if x else x for x in rest)))
+      rows.append((name, kind, params, *(round(x, 3) for x in us), *(round(x, 3) if x else x for x in rest)))
     pool.shutdown(wait=False, cancel_futures=True)
-  rows.sort()
-  record = facts() | {"protocol": PROTOCOL, "left_out": left_out, "columns": COLUMNS}
-  lines = ",\n  ".join(json.dumps(r) for r in rows)
-  text = json.dumps(record, indent=1)[:-2] + f',\n "kernels": [\n  {lines}\n ]\n}}\n'
-  write_text(options.out / "kernel_times.json", text)
+  write_text(out, record_of(rows, faults, left_out))
   head = ("kind", "kernels", "measured / expected", "95 % within")
   print_table("Kernels of the replay's corpus", head, list(summary(rows)))
-  return 0
+  return 2 if "a fault" in left_out else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The record of kernels' times, without a GPU: what is built, and what is said of it."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import kernel_times
@@ -28,7 +29,7 @@ def test_rows_have_all_columns(works, monkeypatch):
   assert len(rows) >= 4
   for name, kind, *rest in rows:
     assert kind in ("StreamGraph", "RowGraph", "ThreadGraph"), name
-    assert len((name, kind, 1.0, *rest)) == len(kernel_times.COLUMNS)
+    assert len((name, kind, 1.0, 1.0, *rest)) == len(kernel_times.COLUMNS)
     counts = BlockCounts(*rest[6:])
     assert counts.blocks > 0 < counts.loaded_bytes
 
@@ -50,13 +51,17 @@ def test_other_numbers_are_others(works, monkeypatch):
 
 
 def test_summary_is_of_ratios():
-  rows = [("a", "S", "", 2.0, 1.0, 1.0), ("b", "S", "", 0.5, 1.0, 1.0), ("c", "T", "", 3.0, None, None)]
+  rows = [
+    ("a", "S", "", 2.0, 5.0, 1.0, 1.0),
+    ("b", "S", "", 0.5, 5.0, 1.0, 1.0),
+    ("c", "T", "", 3.0, 5.0, None, None),
+  ]
   assert list(kernel_times.summary(rows)) == [("S", "2", "1.00", "2.00")]
 
 
-def test_times_are_of_data_of_the_type(works):
-  """What is put on the GPU has the tensors' types and sizes."""
-  put = []
+def test_a_row_of_kernels_has_tensors_of_their_own(works):
+  """Each launch has all of the memory that its tensors lie in, none of it another launch's."""
+  launched, made = [], []
 
   class Scope:
     def __enter__(self):
@@ -67,15 +72,28 @@ def test_times_are_of_data_of_the_type(works):
 
   class Gpu:
     scope = Scope
-    put = staticmethod(lambda data: put.append(data) or len(put))
+    empty = staticmethod(lambda size: made.append(size) or sum(made[:-1]) + (1 << 40))
+    write = staticmethod(lambda at, data: None)
+    put = staticmethod(lambda data: 1)
     load = staticmethod(lambda *_: "function")
-    capture = staticmethod(lambda run: run)
-    launch_source = staticmethod(lambda *_: None)
-    time_us = staticmethod(lambda arms, samples: np.full((len(arms), samples), 7.0))
+    capture = staticmethod(lambda run: run() or run)
+    launch_source = staticmethod(lambda function, source, at: launched.append(dict(at)))
+    time_us = staticmethod(lambda arms, samples: np.full((len(arms), samples), 96.0))
 
   entry, at, _ = works[0]
   graph, extents, source, cubin, _ = kernel_times.build("h100", (entry, at, 0))
-  assert kernel_times.timed(Gpu, graph, extents, source, cubin) == 7.0
-  assert [d.size for d in put] == [
-    int(np.prod([extents[a] for a in graph.tensor(n).axes])) for n in source.args
-  ]
+  in_row, alone = kernel_times.timed(Gpu, kernel_times.Pool(Gpu), graph, extents, source, cubin)
+  *row, single = launched
+  assert (in_row, alone) == (96.0 / len(row), 96.0)
+  assert len(row) >= kernel_times.MOST_SETS[0] and single == row[0]
+  places = sorted((a, a + graph.tensor(n).bytes(extents)) for given in row for n, a in given.items())
+  assert all(end <= first for (_, end), (first, _) in pairwise(places))
+
+
+def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
+  monkeypatch.setattr(kernel_times, "facts", dict)
+  path = tmp_path / "kernel_times.json"
+  assert kernel_times.kept(path) == ([], [])
+  rows = [("b", "T", "", 2.0), ("a", "T", "", 1.0)]
+  path.write_text(kernel_times.record_of(rows, ["c"], {}))
+  assert kernel_times.kept(path) == (sorted(rows), ["c"])
