@@ -35,9 +35,9 @@ from mirage_onnx.codegen import compile_many
 from mirage_onnx.codegen.candidates import Compiled, emit_candidate
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.codegen.tiled import kernel as tiled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.lower import choice
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
@@ -73,13 +73,13 @@ class Variant:
 def _plans():
   """The plans of the tiled kernels that are emitted meanwhile."""
   found = []
-  make = tiled.thread_graph
+  make = choice.tiled_graph
 
   def kept(*args, **more):
     found.append(make(*args, **more))
     return found[-1]
 
-  with mock.patch.object(tiled, "thread_graph", kept):
+  with mock.patch.object(choice, "tiled_graph", kept):
     yield found
 
 

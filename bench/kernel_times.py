@@ -124,7 +124,7 @@ def build(target, work):
     return "no prediction"
   counts = asdict(counts_of(threads)).values()
   compiled = cubin.registers, cubin.spill_bytes
-  row = (name_of(*work), type(threads).__name__, params.to_text(), *us, moved, *compiled, *counts)
+  row = (name_of(*work), type(threads.plan).__name__, params.to_text(), *us, moved, *compiled, *counts)
   return graph, extents, source, cubin, row
 
 

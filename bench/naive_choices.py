@@ -14,12 +14,13 @@ from unittest import mock
 from mirage_onnx.lower import arrange, assign, demand, share, smem_plan
 from mirage_onnx.lower import lowering as lower
 from mirage_onnx.lower import steps as do
-from mirage_onnx.lower import thread_graph as kernel
+from mirage_onnx.lower import tiled_graph as kernel
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.min_sum import MinSum, minimise
 from mirage_onnx.lower.shared import SharedTile
+from mirage_onnx.lower.thread_graph import ThreadGraph
 
 
 def first_feasible(problem: MinSum) -> tuple[int, ...]:
@@ -134,25 +135,29 @@ NAIVE = {
 }
 
 
-def barriers(plan: kernel.ThreadGraph) -> int:
+def barriers(threads: ThreadGraph) -> int:
   """Barriers that a block passes, those of its loop as often as it runs."""
 
   def count(steps: tuple[do.ThreadStep, ...]) -> int:
     return sum(isinstance(s, (do.ThreadBarrier, do.Advance)) for s in steps)
 
-  graph, turns = plan.steps, plan.pieces.most_steps
+  graph, pipeline = threads.steps, threads.pipeline
   # With one stage an iteration also waits until all have read the one before.
-  again = turns - 1 if plan.lowering.ring and plan.lowering.stages == 1 else 0
-  return count(graph.before) + turns * count(graph.body) + again + count(graph.after)
+  again = pipeline.iterations - 1 if pipeline.loads and pipeline.stages == 1 else 0
+  return count(graph.before) + pipeline.iterations * count(graph.body) + again + count(graph.after)
 
 
-def moves(plan: kernel.ThreadGraph) -> int:
+def moves(threads: ThreadGraph) -> int:
   """Values that go through shared memory to lie otherwise; in the loop as often as it runs."""
-  graph = plan.steps
+  graph = threads.steps
   inside = sum(isinstance(s, do.Spill) for s in graph.body)
-  return plan.pieces.most_steps * inside + sum(isinstance(s, do.Spill) for s in graph.before + graph.after)
+  return threads.pipeline.iterations * inside + sum(
+    isinstance(s, do.Spill) for s in graph.before + graph.after
+  )
 
 
-def held(plan: kernel.ThreadGraph) -> int:
+def held(threads: ThreadGraph) -> int:
   """Register elements of a lane, summed over the values that have a form."""
+  plan = threads.plan
+  assert isinstance(plan, kernel.TiledPlan)
   return sum(prod(plan.warps.shape(f)) for i, f in plan.forms.items() if not plan.lowering.in_place(i, f))

@@ -1,4 +1,4 @@
-"""Block graph -> CUDA text: chooses the form of the kernel from its thread graph."""
+"""Block graph -> thread graph -> CUDA text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,17 +10,16 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.codegen.streaming import emit_streaming
 from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
-from mirage_onnx.lower.choice import special_kind
+from mirage_onnx.lower.choice import lowered
 from mirage_onnx.lower.read_ahead import reads_ahead
+from mirage_onnx.lower.row_graph import RowPlan
 from mirage_onnx.lower.sizes import LaunchSizes
-from mirage_onnx.lower.stream_graph import StreamGraph
+from mirage_onnx.lower.stream_graph import StreamedPlan
 from mirage_onnx.lower.tensor_view import kernel_axes, runtime_axes
+from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.target import Target
 
-#: Refusals of a special form that leave the general one.
-_OTHER_FORM = ("LAYOUT", "EMIT_UNSUPPORTED", "DYNAMIC_DIM")
 #: A kernel that moves so much is not launched before the one in front of it has ended, unless it reads
 #: beside that one (read_ahead.py). Its blocks would be placed where that one's have left room, many on
 #: some multiprocessors and few on others, and stay there: of a LLaMA layer gate and up took 98 us so
@@ -43,9 +42,6 @@ def emit_kernel(
   It is right for every size of the ``runtime`` axes, whatever their ``extents`` are. ``beside``: kernels
   that are alike (``tiled/alike.py``), in the same launch.
 
-  A contraction in the loop makes a streaming kernel, no loop and no contraction a row kernel,
-  where these two special forms hold the values; everything else is a tiled kernel.
-
   Raises:
       RejectionError: EMIT_UNSUPPORTED (no rule for an operation at its place), LAYOUT (no
           thread layout holds the values with these numbers), SMEM, DYNAMIC_DIM (the kernel needs
@@ -55,11 +51,28 @@ def emit_kernel(
   if axes := runtime & kernel_axes(graph, kernel):
     _check_runtime(graph, kernel, axes & {a for t in graph.tensors_of(kernel) for a in t.axes})
     extents = LaunchSizes(extents, axes)
-  source = _emit(graph, kernel, params, extents, target, beside)
+  threads = lowered(graph, kernel, params, extents, target, 1 + len(beside))
+  source = text_of(threads, target, kernel, beside)
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
   small = touched_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
   return replace(source, pdl=source.pdl and (small or reads_ahead(graph, kernel, extents)))
+
+
+def text_of(
+  threads: ThreadGraph, target: Target, kernel: Kernel, beside: Sequence[Kernel] = ()
+) -> KernelSource:
+  """A thread graph of ``kernel`` (and of those beside it) as text.
+
+  Raises:
+      RejectionError: EMIT_UNSUPPORTED, a number that no literal holds; LAYOUT, kernels that are not alike.
+  """
+  match threads.plan:
+    case StreamedPlan():
+      return emit_streaming(threads, threads.plan, target)
+    case RowPlan():
+      return emit_row(threads, threads.plan, target)
+  return emit_tiled(threads, threads.plan, target, kernel, beside)
 
 
 def touched_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> int:
@@ -83,23 +96,3 @@ def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> No
       why = f"{left[0]}, whose size is known only at run time, is not in the grid"
       what = why if axes == kernel.grid else f"a result does not vary over {left[0]}"
       raise RejectionError("DYNAMIC_DIM", f"{kernel.name}: {what}")
-
-
-def _emit(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
-  beside: Sequence[Kernel],
-) -> KernelSource:  # fmt: skip
-  special = special_kind(kernel) if params.instruction == "mma" else None
-  few_bits = next((t.name for t in graph.tensors_of(kernel) if t.few_bits), None)
-  if few_bits and special is not StreamGraph and params.instruction == "mma":
-    why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
-    raise RejectionError("EMIT_UNSUPPORTED", why)
-  if special is not None and not beside:
-    emit = emit_streaming if special is StreamGraph else emit_row
-    try:
-      return emit(graph, kernel, params, extents, target)
-    except RejectionError as error:
-      # What is wrong with an ill-formed graph, the special form says best.
-      if few_bits or error.rejection.code not in _OTHER_FORM or check_ugraph(graph) is not None:
-        raise
-  return emit_tiled(graph, kernel, params, extents, target, beside)

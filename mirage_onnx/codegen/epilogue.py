@@ -14,8 +14,6 @@ from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.scalar import Scalar
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.space import Place, element_of, offset_in, walk_over
-from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import DType
 from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.lower.sizes import axis_variable
 from mirage_onnx.lower.steps import Gather, GatherRanks, Publish, Stage, Store, ThreadBarrier, Total
@@ -138,11 +136,7 @@ class Epilogue:
   def _warp_reduction(self, index: int, at: Place) -> str:
     """Lanes stride over the reduced axis; the result is in every lane."""
     op, writer = self.ops[index], self.writer
-    if len(op.reduced) != 1 or op.dtype is not DType.F32:
-      raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over {op.reduced} to {op.dtype}")
     tile = self.behind.tile(op.reduced[0])
-    if tile.split or tile.axis == self.plan.depth:
-      raise RejectionError("LAYOUT", f"{op.op} over {tile.axis}, which is not in the block")
     rule, name = merge_of(op.op).cuda, axis_variable(tile.axis)
     writer.line(f"float p{index} = {rule}::neutral();")
     with writer.block(f"for (int {name} = ptx::lane(); {name} < {tile.extent}; {name} += 32)"):

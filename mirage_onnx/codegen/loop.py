@@ -14,7 +14,6 @@ from mirage_onnx.codegen.packed_operands import statement
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.block_ops import MAX, SUM
-from mirage_onnx.ir.ugraph import BlockOp
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.stream_loop import StreamLoop
@@ -45,13 +44,12 @@ class LoopEmitter:
     eight = self._eight(index, stage, part, indices)
     return f"apart({eight})" if index in self.steps.apart and self.ops[index].op == "load" else eight
 
-  def _operand(self, index: int, result: BlockOp, indices: Sequence[str], j: str) -> str:
-    """Element ``j`` of a value as seen from a tile of ``result``."""
+  def _operand(self, index: int, indices: Sequence[str], j: str) -> str:
+    """Element ``j`` of a value as seen from a tile."""
     op = self.ops[index]
     number = constant(op, self.plan.extents)
     if number is not None:
       return literal(number)
-    self.steps.check_use(index, result)
     tiles = self.plan.tiles(op)
     own = ["0" if count == 1 else at for at, (_, count) in zip(indices, tiles, strict=False)]
     element = f"[{j}]" if self.steps.deep(index) and not self.steps.is_shared(index) else ""
@@ -73,7 +71,7 @@ class LoopEmitter:
         view = self.ring.view(index)
         value = view.load(self.ring.index(op, view, indices))
       else:
-        args = [self._operand(a, op, indices, "0") for a in op.args]
+        args = [self._operand(a, indices, "0") for a in op.args]
         value = evaluate(self.ops, op, args, plan.extents)
       writer.line(f"v{index}{subscript(indices)} = {value};", index)
 
@@ -163,7 +161,7 @@ class LoopEmitter:
       with writer.loop("j", 8) as j:
         for index in run:
           op = self.ops[index]
-          args = [self._operand(a, op, indices, j) for a in op.args]
+          args = [self._operand(a, indices, j) for a in op.args]
           value = evaluate(self.ops, op, args, plan.extents, narrow=False)
           if index in steps.masked:
             value = f"{self._live(j)} ? {value} : 0.0f"
@@ -220,7 +218,7 @@ class LoopEmitter:
   def _update(self, acc: Accumulator) -> None:
     (source,) = self.ops[acc.source].args
     with self.writer.loops((*acc.tiles, ("j", 8))) as (*indices, j):
-      element = self._operand(source, self.ops[source], indices, j)
+      element = self._operand(source, indices, j)
       slot = f"acc{acc.index}{subscript(indices)}"
       update = f"{slot} = {acc.merge.cuda}::combine({slot}, {element});"
       guard = acc.merge is MAX and not self.plan.even

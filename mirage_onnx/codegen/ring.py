@@ -16,7 +16,6 @@ from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.packed_operands import PackedText
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import BlockOp, Layout
 from mirage_onnx.lower.sizes import Count
 from mirage_onnx.lower.stream_loop import StreamLoop
@@ -24,8 +23,7 @@ from mirage_onnx.lower.stream_plan import COLUMNS, ROWS
 
 
 def _number(stride: Count) -> int:
-  if isinstance(stride, str):
-    raise RejectionError("DYNAMIC_DIM", f"steps of {stride} elements through an operand")
+  assert isinstance(stride, int)  # refused by the lowering
   return stride
 
 
@@ -140,9 +138,6 @@ class Ring:
         self.writer.line(f"{kind} x{index}[{self.plan.stages}]{dims}{own};  // {op.tensor}")
         continue
       dims += subscript([str(self.plan.parts)]) if self.plan.parts > 1 else ""
-      if not op.dtype.is_float:
-        reason = f"{op.tensor} is read in the loop as {op.dtype}"
-        raise RejectionError("EMIT_UNSUPPORTED", reason)
       name = tag(op.dtype)
       self.writer.line(f"Eight<{name}> x{index}[{self.steps.stages(index)}]{dims};  // {op.tensor}")
 
@@ -200,8 +195,6 @@ class Ring:
     """Operands of 16 bits where a lane has several eights of the depth."""
     op, view, plan = self._op(index), self.view(index), self.plan
     types, more = self._types(op, view), "more"
-    if not view.together(plan.depth, 8) or plan.depth_extent % plan.lane:
-      raise RejectionError("LAYOUT", f"lanes do not find {plan.lane} of the depth of {op.tensor} at once")
     if self.steps.stages(index) < plan.stages and ahead:
       depth = total("k", "kStride" if stage == "0" else f"({stage} + 1) * kStride")
       more = f"{stage} + 1 < {plan.stages} || more"

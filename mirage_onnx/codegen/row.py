@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.grid_text import declare_firsts, declare_rows, first_of, last_of, replicas
-from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import TensorText, parameters
 from mirage_onnx.codegen.source import KernelSource, Writer
-from mirage_onnx.ir import BlockOp, Kernel, KernelParams, UGraph
+from mirage_onnx.codegen.whole_text import source_of
+from mirage_onnx.ir import BlockOp
 from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.in_place import InPlace
 from mirage_onnx.lower.read_ahead import is_overtaken
-from mirage_onnx.lower.row_graph import RowGraph
+from mirage_onnx.lower.row_graph import RowPlan
 from mirage_onnx.lower.steps import Fetch, Fold, Store, ThreadRun, ThreadStep
-from mirage_onnx.lower.tensor_view import runtime_axes
+from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.target import Target
 
 
 class _RowEmitter:
-  def __init__(self, threads: RowGraph, *, pdl: bool) -> None:
-    self.threads, self.pdl = threads, pdl
+  def __init__(self, threads: ThreadGraph, plan: RowPlan, *, pdl: bool) -> None:
+    self.threads, self.plan, self.pdl = threads, plan, pdl
     self.graph, self.kernel, self.params, self.extents = (
       threads.graph, threads.kernel, threads.params, threads.extents
     )  # fmt: skip
-    self.grid, self.plan, self.ops = threads.grid, threads.plan, threads.kernel.ops
+    self.grid, self.ops = threads.grid, threads.kernel.ops
     self.writer = Writer()
     self.reductions = 0
 
@@ -156,10 +156,11 @@ class _RowEmitter:
   def _all(self) -> None:
     """Weights are on their way before the kernel waits for those that write the rest."""
     threads = self.threads
-    if threads.update:
-      self._updated(threads.update)
+    if self.plan.update:
+      self._updated(self.plan.update)
       return
-    loads = [s for s in threads.rest if isinstance(s, Fetch)]
+    rest = threads.steps.after
+    loads = [s for s in rest if isinstance(s, Fetch)]
     first = [s for s in loads if threads.ahead or self._is_weight(s)]
     if threads.ahead:
       declare_rows(self.grid, self.writer, self.graph, self.kernel, self.extents)
@@ -168,11 +169,11 @@ class _RowEmitter:
       self.writer.wait()
     if not threads.ahead:
       declare_rows(self.grid, self.writer, self.graph, self.kernel, self.extents)
-    self._steps(s for s in threads.rest if s not in first)
+    self._steps(s for s in rest if s not in first)
 
   def _updated(self, update: InPlace) -> None:
     """The same of what may be in place: only what says so is read where nothing changes."""
-    early, writer = self.threads.early, self.writer
+    early, writer = self.threads.steps.before, self.writer
     loads = [s for s in early if isinstance(s, Fetch)]
     self._steps(s for s in loads if self._is_weight(s))
     if self.pdl:
@@ -188,7 +189,7 @@ class _RowEmitter:
     writer.line(f"const bool changes = {changes};")
     with writer.block("if (changes)"):
       declare_rows(self.grid, writer, self.graph, self.kernel, self.extents)
-      self._steps(self.threads.rest)
+      self._steps(self.threads.steps.after)
 
   def _save(self, tensor: str, arg: int) -> None:
     view, plan, writer = self._view(tensor), self.plan, self.writer
@@ -218,11 +219,9 @@ class _RowEmitter:
   def emit(self) -> KernelSource:
     writer, plan, kernel = self.writer, self.plan, self.kernel
     name = kernel.name
-    update = self.threads.update
-    shared = update.tensors if update else frozenset()
+    shared = plan.update.tensors if plan.update else frozenset()
     args, given = parameters(self.graph, kernel, self.extents, shared)
-    threads = 32 * self.params.warps
-    with writer.kernel(name, threads, 1, given):
+    with writer.kernel(name, self.threads.threads, 1, given):
       who = "lane t of a row" if plan.packed else "thread t"
       writer.comment(
         f"Axis {plan.axis}: {who} holds {plan.count} vectors of {plan.width}; vector i "
@@ -233,19 +232,9 @@ class _RowEmitter:
       declare_firsts(self.grid, writer)
       self._rows()
       self._all()
-    top = header(self.graph, kernel, self.params, self.extents, name)
-    return KernelSource(
-      name, f"{top}\n{writer.text}", self.threads.launch, threads, 1, self.threads.smem_bytes,
-      args, self.pdl, runtime_axes(self.graph, kernel, self.extents), self.grid.tiles,
-    )  # fmt: skip
+    return source_of(self.threads, writer, args, pdl=self.pdl)
 
 
-def emit_row(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-) -> KernelSource:
-  """The CUDA text of a row kernel.
-
-  Raises:
-      RejectionError: LAYOUT or EMIT_UNSUPPORTED.
-  """
-  return _RowEmitter(RowGraph.of(graph, kernel, params, extents, target), pdl=target.has_pdl).emit()
+def emit_row(threads: ThreadGraph, plan: RowPlan, target: Target) -> KernelSource:
+  """The CUDA text of a row kernel."""
+  return _RowEmitter(threads, plan, pdl=target.has_pdl).emit()

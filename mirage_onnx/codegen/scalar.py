@@ -7,10 +7,8 @@ from mirage_onnx.codegen.grid_text import first_of
 from mirage_onnx.codegen.loads import TensorText, rounded
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.space import Place
-from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import BlockOp, DType, Phase, UGraph
-from mirage_onnx.ir.block_ops import CLUSTER, merge_of
-from mirage_onnx.ir.functions import is_elementwise
+from mirage_onnx.ir import BlockOp, UGraph
+from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.sizes import axis_variable
 from mirage_onnx.lower.stream_behind import ACCUMULATIONS, walked_vectors
@@ -41,18 +39,9 @@ class Scalar:
     self.under_way: dict[int, str] = {}
 
   def index(self, axes: Sequence[str], at: Place) -> dict[str, str]:
-    """An index for every axis.
-
-    Raises:
-        RejectionError: LAYOUT, an axis that the place does not know.
-    """
-    found = {}
-    for axis in axes:
-      tile = self.plan.grid.tile(axis, self.plan.extents)
-      if axis not in at and tile.tile > 1:
-        raise RejectionError("LAYOUT", f"axis {axis} is not an axis of this output")
-      found[axis] = axis_variable(axis) if axis in at else first_of(tile)
-    return found
+    """An index for every axis."""
+    tiles = {a: self.plan.grid.tile(a, self.plan.extents) for a in axes}
+    return {a: axis_variable(a) if a in at else first_of(tile) for a, tile in tiles.items()}
 
   def view(self, index: int) -> TensorText:
     """The tensor that load ``index`` reads."""
@@ -106,38 +95,18 @@ class Scalar:
     if staged is not None:
       return staged
     if op.op in ACCUMULATIONS:
-      if self.plan.grid.cluster > 1 and not self._reduced(index):
-        raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} is used without a reduction "
-                             "over the cluster")  # fmt: skip
       return self.accumulator(self.by_index[index], at)
     if op.op in CLUSTER:
-      own = self.ops[op.args[0]].op
-      if own not in ACCUMULATIONS or merge_of(own) is not merge_of(op.op):
-        raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {self.ops[op.args[0]].op!r}")
       return rounded(names[op.args[0]], op.dtype)
-    if self.plan.depth in op.axes:
-      raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over the depth after the loop")
     if op.op == "load":
       return self.load(index, at)
-    if op.op == "matmul" and op.phase is Phase.POST:
+    if op.op == "matmul":
       return self._contraction(index, op, at)
-    if is_elementwise(op.op):
-      return evaluate(self.ops, op, [names[a] for a in op.args], self.plan.extents)
-    raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} after the loop")
-
-  def _reduced(self, index: int) -> bool:
-    """Every use of an accumulator after the loop is a reduction over the cluster."""
-    saved = any(s.arg == index for s in self.plan.kernel.saves)
-    uses = [o for o in self.ops if index in o.args]
-    return not saved and all(o.op in CLUSTER for o in uses)
+    return evaluate(self.ops, op, [names[a] for a in op.args], self.plan.extents)
 
   def _contraction(self, index: int, op: BlockOp, at: Place) -> str:
     """A matmul over an axis that is whole in the tile: fp32 multiply-adds by one thread."""
-    if len(op.reduced) != 1 or op.dtype is not DType.F32:
-      raise RejectionError("EMIT_UNSUPPORTED", f"matmul over {op.reduced} to {op.dtype}")
     tile, writer = self.plan.grid.tile(op.reduced[0], self.plan.extents), self.writer
-    if tile.split or tile.axis == self.plan.depth:
-      raise RejectionError("LAYOUT", f"matmul over {tile.axis}, which is not in the block")
     name = axis_variable(tile.axis)
     writer.line(f"float v{index} = 0.0f;")
     inside = {**at, tile.axis: name}

@@ -1,41 +1,28 @@
 """Streaming kernels as text: contractions over a depth that the loop walks, everything else after it."""
 
-from collections.abc import Mapping
-
 from mirage_onnx.codegen.epilogue import Epilogue
 from mirage_onnx.codegen.grid_text import declare_firsts
-from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import parameters
 from mirage_onnx.codegen.loop import LoopEmitter
 from mirage_onnx.codegen.source import KernelSource, Writer
-from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.codegen.whole_text import source_of
 from mirage_onnx.lower.read_ahead import is_overtaken
-from mirage_onnx.lower.stream_graph import StreamGraph
-from mirage_onnx.lower.tensor_view import runtime_axes
+from mirage_onnx.lower.stream_graph import StreamedPlan
+from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.target import Target
 
 
-def emit_streaming(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-) -> KernelSource:
-  """The CUDA text of a streaming kernel.
-
-  Raises:
-      RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
-  """
-  threads = StreamGraph.of(graph, kernel, params, extents, target)
+def emit_streaming(threads: ThreadGraph, plan: StreamedPlan, target: Target) -> KernelSource:
+  """The CUDA text of a streaming kernel."""
+  graph, kernel, extents = threads.graph, threads.kernel, threads.extents
   writer = Writer()
   args, given = parameters(graph, kernel, extents)
-  epilogue = Epilogue(threads.behind, writer)
-  with writer.kernel(
-    kernel.name, threads.plan.threads, params.cluster,
-    given,
-  ):  # fmt: skip
+  epilogue = Epilogue(plan.behind, writer)
+  with writer.kernel(kernel.name, threads.threads, threads.params.cluster, given):
     if target.has_pdl:
       writer.trigger(behind_wait=is_overtaken(graph, kernel, extents))
-    declare_firsts(threads.plan.grid, writer)
-    loop = LoopEmitter(threads.loop, writer, pdl=target.has_pdl and not threads.ahead)
+    declare_firsts(threads.grid, writer)
+    loop = LoopEmitter(plan.loop, writer, pdl=target.has_pdl and not threads.ahead)
     loop.begin()
     epilogue.early.emit(ahead=threads.ahead)
     loop.run()
@@ -43,12 +30,4 @@ def emit_streaming(
     if threads.ahead:
       writer.wait()
     epilogue.emit()
-  if threads.smem_bytes > target.smem_bytes:
-    raise RejectionError(
-      "SMEM", f"{threads.smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
-    )
-  top = header(graph, kernel, params, extents, kernel.name)
-  return KernelSource(
-    kernel.name, f"{top}\n{writer.text}", threads.launch, threads.plan.threads, params.cluster,
-    threads.smem_bytes, args, target.has_pdl, runtime_axes(graph, kernel, extents), threads.plan.grid.tiles,
-  )  # fmt: skip
+  return source_of(threads, writer, args, pdl=target.has_pdl)

@@ -13,12 +13,11 @@ from mirage_onnx.ir.block_ops import ACCUMULATORS
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp
 from mirage_onnx.lower import steps as do
-from mirage_onnx.lower.choice import AnyGraph
 from mirage_onnx.lower.forms import Form, Side
-from mirage_onnx.lower.row_graph import RowGraph
-from mirage_onnx.lower.stream_graph import StreamGraph
-from mirage_onnx.lower.stream_plan import AccumulatorForm
+from mirage_onnx.lower.row_graph import RowPlan
+from mirage_onnx.lower.stream_graph import StreamedPlan
 from mirage_onnx.lower.thread_graph import ThreadGraph
+from mirage_onnx.lower.tiled_graph import TiledPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +77,18 @@ class _Sums:
     return BlockCounts(**more, **{f.name: getattr(self, f.name) for f in fields(self)})
 
 
-def counts_of(threads: AnyGraph) -> BlockCounts:
+def counts_of(threads: ThreadGraph) -> BlockCounts:
   """The counts of a block with the sizes that the kernel was lowered for."""
-  match threads:
-    case StreamGraph():
-      return _streaming(threads)
-    case RowGraph():
-      return _row(threads)
-  return _Tiled(threads).counts()
+  match threads.plan:
+    case StreamedPlan():
+      return _streaming(threads, threads.plan)
+    case RowPlan():
+      return _row(threads, threads.plan)
+  return _Tiled(threads, threads.plan).counts()
 
 
-def _row(threads: RowGraph) -> BlockCounts:
-  ops, plan, found = threads.kernel.ops, threads.plan, _Sums()
-  every = 32 * threads.params.warps
+def _row(threads: ThreadGraph, plan: RowPlan) -> BlockCounts:
+  ops, found, every = threads.kernel.ops, _Sums(), threads.threads
   own = plan.count * plan.width
   for step in threads.steps.before + threads.steps.after:
     match step:
@@ -107,11 +105,11 @@ def _row(threads: RowGraph) -> BlockCounts:
   return found.counts(blocks=blocks, warps=threads.params.warps, smem_bytes=threads.smem_bytes)
 
 
-def _streaming(threads: StreamGraph) -> BlockCounts:
-  plan, loop, behind, found = threads.plan, threads.loop, threads.behind, _Sums()
+def _streaming(threads: ThreadGraph, streamed: StreamedPlan) -> BlockCounts:
+  plan, loop, behind, found = streamed.axes, streamed.loop, streamed.behind, _Sums()
   ops, warps = plan.kernel.ops, plan.params.warps
   every, own = plan.threads, {a.index: a for a in loop.accumulators}
-  times = plan.rounds * plan.stages
+  times = threads.pipeline.iterations
 
   def fragments(index: int) -> int:
     return prod(n for _, n in plan.tiles(ops[index]))
@@ -144,21 +142,20 @@ def _streaming(threads: StreamGraph) -> BlockCounts:
         found.shared_bytes += 4 * behind.span(step.index).elements
       case do.Store():
         found.lanes += every * behind.spaces[step.index][0].per_thread
-  mma = sum(a.row_tiles * a.column_tiles * 4 for a in loop.accumulators if a.form is AccumulatorForm.MMA)
-  ring = sum(loop.stages(i) * fragments(i) * plan.lane // 2 for i in loop.loads)
   return found.counts(
-    blocks=prod(threads.launch), warps=warps, iterations=times, stages=plan.stages,
-    smem_bytes=threads.smem_bytes, held=mma + ring,
+    blocks=prod(threads.launch), warps=warps, iterations=times, stages=threads.pipeline.stages,
+    smem_bytes=threads.smem_bytes, held=threads.live,
   )  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Tiled:
   threads: ThreadGraph
+  plan: TiledPlan
 
   def counts(self) -> BlockCounts:
     threads, found = self.threads, _Sums()
-    pieces, lowering = threads.pieces, threads.lowering
+    pieces, lowering = self.plan.pieces, self.plan.lowering
     for often, steps in (
       (1, threads.steps.before), (pieces.most_steps, threads.steps.body), (1, threads.steps.after),
     ):  # fmt: skip
@@ -172,16 +169,16 @@ class _Tiled:
     found.loaded_bytes += pieces.most_steps * moved
     found.shared_bytes += pieces.most_steps * moved
     return found.counts(
-      blocks=prod(pieces.grid.launch), warps=threads.warps.total, iterations=pieces.most_steps,
-      stages=lowering.stages, smem_bytes=threads.smem_bytes, held=threads.live,
+      blocks=prod(pieces.grid.launch), warps=self.plan.warps.total, iterations=pieces.most_steps,
+      stages=threads.pipeline.stages, smem_bytes=threads.smem_bytes, held=threads.live,
     )  # fmt: skip
 
   def _elements(self, form: Form) -> int:
     """Of all threads, copies counted."""
-    return 32 * self.threads.warps.total * self.threads.warps.registers(form)
+    return 32 * self.plan.warps.total * self.plan.warps.registers(form)
 
   def _add(self, step: do.ThreadStep, often: int, found: _Sums) -> None:
-    lowering = self.threads.lowering
+    lowering = self.plan.lowering
     ops = lowering.assignment.kernel.ops
     match step:
       case do.Fetch():
@@ -211,7 +208,7 @@ class _Tiled:
       case do.Publish():
         found.shared_bytes += often * 4 * self._elements(lowering.forms[step.index])
       case do.Gather():
-        parts = self.threads.warps.count(step.side)
+        parts = self.plan.warps.count(step.side)
         found.shared_bytes += often * 4 * parts * self._elements(lowering.forms[step.index])
       case do.GatherRanks():
         found.shared_bytes += often * 4 * lowering.ranks * self._elements(lowering.forms[step.index])
@@ -227,7 +224,7 @@ class _Tiled:
 
   def _uses(self, step: do.ThreadStep) -> list[tuple[int, Form]]:
     """The values that a step takes, in their forms."""
-    lowering = self.threads.lowering
+    lowering = self.plan.lowering
     assignment, ops = lowering.assignment, lowering.assignment.kernel.ops
 
     def beside(args: Iterable[int], form: Form) -> list[tuple[int, Form]]:
@@ -255,7 +252,7 @@ class _Tiled:
 
   def _made_in_place(self, index: int, form: Form, often: int, found: _Sums) -> None:
     """A value that is read or computed where it is used."""
-    lowering = self.threads.lowering
+    lowering = self.plan.lowering
     op = lowering.assignment.kernel.ops[index]
     if op.op in ("const", "extent") or not lowering.in_place(index, form):
       return
@@ -270,7 +267,7 @@ class _Tiled:
       found.shared_bytes += elements * op.dtype.bits / 8
 
   def _contract(self, step: do.Contract, often: int, found: _Sums) -> None:
-    warps, product = self.threads.warps, self.threads.lowering.assignment.products[step.index]
+    warps, product = self.plan.warps, self.plan.lowering.assignment.products[step.index]
 
     def tiles(side: Side, of: int) -> int:
       return ceil(warps.tiles(side, 8) * 8 / of) if side else 1
@@ -278,7 +275,7 @@ class _Tiled:
     rest = prod(p.length for p in product.c.rest)
     each = tiles(product.c.g, 16) * tiles(product.c.t, 8) * tiles((product.depth,), 16)
     found.mma += often * warps.total * rest * each
-    lowering = self.threads.lowering
+    lowering = self.plan.lowering
     for index, form in zip(
       lowering.assignment.kernel.ops[step.index].args, (product.a, product.b), strict=True
     ):

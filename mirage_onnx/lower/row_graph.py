@@ -11,7 +11,7 @@ at most a warp. Lanes of a row behind the last take part in reductions, as that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_onnx.errors import RejectionError
@@ -26,7 +26,8 @@ from mirage_onnx.lower.in_place import InPlace, update_of
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.steps import Fetch, Fold, Held, Store, ThreadRun, ThreadStep, ThreadSteps
-from mirage_onnx.lower.thread_graph import needed_values
+from mirage_onnx.lower.tensor_view import TensorView
+from mirage_onnx.lower.thread_graph import NO_PIPELINE, ThreadGraph, needed_values
 from mirage_onnx.target import Target
 
 _MOST_PER_THREAD = 64
@@ -37,7 +38,8 @@ _WIDTHS = (8, 4, 2, 1)
 class RowPlan:
   """How the vector axis lies in the threads: ``count`` vectors of ``width`` elements each.
 
-  ``threads`` have a row; ``packed`` is the grid axis of which a block has many, if one is.
+  ``threads`` have a row; ``packed`` is the grid axis of which a block has many, if one is. ``update``:
+  outputs in the memory of inputs; then the steps before all others are what says whether anything changes.
   """
 
   axis: str
@@ -46,6 +48,7 @@ class RowPlan:
   width: int
   count: int
   packed: AxisTile | None
+  update: InPlace | None = None
 
   @classmethod
   def of(cls, kernel: Kernel, params: KernelParams, grid: Grid, extents: Mapping[str, int]) -> RowPlan:
@@ -89,62 +92,32 @@ class RowPlan:
     return Form(vector(self.width), (), row, ()) if over_row else Form(MMA, (), (), ())
 
 
-@dataclass(frozen=True, slots=True)
-class RowGraph:
-  """What the threads of a row kernel do.
+def row_graph(
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+) -> ThreadGraph:
+  """How a row kernel with these numbers is done; where it updates something, what says so comes first.
 
-  ``update``: outputs in the memory of inputs; then ``early`` is what says whether anything changes.
-  ``ahead``: its loads come before the kernel waits for those in front of it.
+  Raises:
+      RejectionError: LAYOUT, EMIT_UNSUPPORTED or DYNAMIC_DIM.
   """
-
-  graph: UGraph
-  kernel: Kernel
-  params: KernelParams
-  extents: Mapping[str, int]
-  grid: Grid
-  plan: RowPlan
-  update: InPlace | None
-  ahead: bool
-  early: tuple[ThreadStep, ...]
-  rest: tuple[ThreadStep, ...]
-
-  @classmethod
-  def of(
-    cls, graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-  ) -> RowGraph:
-    """How a kernel with these numbers is done.
-
-    Raises:
-        RejectionError: LAYOUT or EMIT_UNSUPPORTED.
-    """
-    if params.cluster > 1:
-      raise RejectionError("LAYOUT", "a row kernel does not use clusters")
-    check_maps(graph, kernel)
-    grid = Grid.of(kernel, params, extents, target)
-    plan = RowPlan.of(kernel, params, grid, extents)
-    update, needed = update_of(graph, kernel), needed_values(kernel)
-    early = update.early if update else frozenset[int]()
-    steps = _Steps(kernel, plan, extents)
-    ahead = reads_ahead(graph, kernel, extents)
-    return cls(
-      graph, kernel, params, extents, grid, plan, update, ahead,
-      tuple(steps.of(early)), (*steps.of(needed - early), *map(Store, range(len(kernel.saves)))),
-    )  # fmt: skip
-
-  @property
-  def launch(self) -> tuple[int, int, int]:
-    """Blocks by dimension; of x, those of ``grid.tiles`` are left out."""
-    return self.grid.launch
-
-  @property
-  def steps(self) -> ThreadSteps:
-    return ThreadSteps(self.early, (), self.rest)
-
-  @property
-  def smem_bytes(self) -> int:
-    """A float per warp and reduction, where a row is spread over several warps."""
-    meetings = 0 if self.plan.packed else sum(isinstance(s, Fold) for s in (*self.early, *self.rest))
-    return 4 * self.params.warps * meetings if self.params.warps > 1 else 0
+  if params.cluster > 1:
+    raise RejectionError("LAYOUT", "a row kernel does not use clusters")
+  check_maps(graph, kernel)
+  grid = Grid.of(kernel, params, extents, target)
+  update, needed = update_of(graph, kernel), needed_values(kernel)
+  plan = replace(RowPlan.of(kernel, params, grid, extents), update=update)
+  for name in graph.args_of(kernel):
+    TensorView.of(graph.tensor(name), extents, packed=name not in kernel.touched)
+  early = update.early if update else frozenset[int]()
+  steps = _Steps(kernel, plan, extents)
+  before, rest = tuple(steps.of(early)), (*steps.of(needed - early), *map(Store, range(len(kernel.saves))))
+  # A float per warp and reduction, where a row is spread over several warps.
+  meetings = 0 if plan.packed else sum(isinstance(s, Fold) for s in (*before, *rest))
+  smem_bytes = 4 * params.warps * meetings if params.warps > 1 else 0
+  return ThreadGraph(
+    graph, kernel, params, extents, grid, plan, ThreadSteps(before, (), rest), NO_PIPELINE, smem_bytes,
+    ahead=reads_ahead(graph, kernel, extents),
+  )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What there is no rule for in a streaming kernel: found here, so that its text refuses nothing.
 
-The walk is the one of the text (``codegen/ring.py``, ``loop.py``, ``epilogue.py``, ``scalar.py``), with places
-that are only the axes which they know.
+The walk is the one of the text (``codegen/ring.py``, ``loop.py``, ``epilogue.py``, ``scalar.py``), with
+places that are only the axes which they know.
 """
 
 from collections.abc import Sequence
@@ -142,15 +142,20 @@ class _Behind:
       own = self.ops[op.args[0]].op
       if own not in ACCUMULATIONS or merge_of(own) is not merge_of(op.op):
         raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} of {own!r}")
-    elif self.plan.depth in op.axes:
-      raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over the depth after the loop")
-    elif op.op == "load":
+    else:
+      self._own(op, at)
+
+  def _own(self, op: BlockOp, at: Place) -> None:
+    """What is made behind the loop, and not of parts."""
+    if op.op == "load":
       self._reach(self.behind.graph.tensor(op.tensor), at)
-    elif op.op == "matmul":
+    if self.plan.depth in op.axes:
+      raise RejectionError("EMIT_UNSUPPORTED", f"{op.op} over the depth after the loop")
+    if op.op == "matmul":
       inside, known = at | {self._whole(op, "matmul")}, set[int]()
       for a in op.args:
         self._value(a, inside, known)
-    elif not is_elementwise(op.op):
+    elif op.op != "load" and not is_elementwise(op.op):
       raise RejectionError("EMIT_UNSUPPORTED", f"no rule for {op.op!r} after the loop")
 
   def _reduced(self, index: int) -> bool:

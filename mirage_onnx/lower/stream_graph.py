@@ -15,49 +15,47 @@ from mirage_onnx.lower.grid import check_maps
 from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.steps import ThreadSteps
 from mirage_onnx.lower.stream_behind import StreamBehind, post_sources
+from mirage_onnx.lower.stream_check import check_stream
 from mirage_onnx.lower.stream_loop import StreamLoop
 from mirage_onnx.lower.stream_plan import StreamPlan
+from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph
 from mirage_onnx.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class StreamGraph:
-  """What the threads of a streaming kernel do; ``ahead``: it waits for those before it behind its loop."""
+class StreamedPlan:
+  """Where the values of a streaming kernel are: roles of its axes, its loop, and what is behind that."""
 
-  plan: StreamPlan
+  axes: StreamPlan
   loop: StreamLoop
   behind: StreamBehind
-  ahead: bool
 
-  @classmethod
-  def of(
-    cls, graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-  ) -> StreamGraph:
-    """How a kernel with these numbers is done.
 
-    Raises:
-        RejectionError: LAYOUT or EMIT_UNSUPPORTED.
-    """
-    check_maps(graph, kernel)
-    plan = StreamPlan.of(kernel, params, extents, target)
-    needed = post_sources(kernel.ops, [s.arg for s in kernel.saves])
-    accumulators = [a for a in plan.accumulators if a.index in needed]
-    if not accumulators:
-      raise RejectionError("EMIT_UNSUPPORTED", f"no output of {kernel.name} needs its loop")
-    behind = StreamBehind(graph, plan, accumulators)
-    loop = StreamLoop.of(graph, plan, accumulators)
-    return cls(plan, loop, behind, target.has_pdl and reads_ahead(graph, kernel, extents))
+def stream_graph(
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+) -> ThreadGraph:
+  """How a streaming kernel with these numbers is done.
 
-  @property
-  def launch(self) -> tuple[int, int, int]:
-    """Blocks by dimension; of x, those of ``plan.grid.tiles`` are left out."""
-    return self.plan.grid.launch
-
-  @property
-  def steps(self) -> ThreadSteps:
-    """All steps: of the loop those of one part of a stage."""
-    return ThreadSteps(self.loop.before, self.loop.body, self.behind.steps)
-
-  @property
-  def smem_bytes(self) -> int:
-    return 4 * self.behind.floats
+  Raises:
+      RejectionError: LAYOUT, EMIT_UNSUPPORTED, DYNAMIC_DIM or SMEM.
+  """
+  check_maps(graph, kernel)
+  axes = StreamPlan.of(kernel, params, extents, target)
+  needed = post_sources(kernel.ops, [s.arg for s in kernel.saves])
+  accumulators = [a for a in axes.accumulators if a.index in needed]
+  if not accumulators:
+    raise RejectionError("EMIT_UNSUPPORTED", f"no output of {kernel.name} needs its loop")
+  behind = StreamBehind(graph, axes, accumulators)
+  loop = StreamLoop.of(graph, axes, accumulators)
+  check_stream(loop, behind)
+  smem_bytes = 4 * behind.floats
+  if smem_bytes > target.smem_bytes:
+    reason = f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
+    raise RejectionError("SMEM", reason)
+  steps = ThreadSteps(loop.before, loop.body, behind.steps)
+  pipeline = Pipeline(False, loop.loads, axes.stages, axes.rounds * axes.stages)
+  ahead = target.has_pdl and reads_ahead(graph, kernel, extents)
+  plan = StreamedPlan(axes, loop, behind)
+  return ThreadGraph(
+    graph, kernel, params, extents, axes.grid, plan, steps, pipeline, smem_bytes, loop.held, ahead
+  )

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import OVER_AXES
 from mirage_onnx.ir.functions import KEEPS_ZERO, is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 from mirage_onnx.lower.constant import constant
-from mirage_onnx.lower.packed_operand import PackedOperand, apart_operands
+from mirage_onnx.lower.packed_operand import apart_operands
 from mirage_onnx.lower.scaled_integers import Scaled, cast_load, scaled_integers
 from mirage_onnx.lower.steps import (
   Contract,
@@ -34,7 +35,6 @@ from mirage_onnx.lower.steps import (
   Widen,
 )
 from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan, operands
-from mirage_onnx.lower.tensor_view import TensorView
 
 #: Which layouts an elementwise op of the loop may combine into its own.
 _COMBINES = {
@@ -259,16 +259,13 @@ class StreamLoop:
   def _operands(self, acc: Accumulator) -> tuple[int, int]:
     return operands(self.plan.kernel, self.ops[acc.source])
 
-  def check_packed(self) -> None:
-    """Refuses operands of few bits that lanes do not find at once.
-
-    Raises:
-        RejectionError: LAYOUT.
-    """
-    for index in self.loads:
-      if self.few_bits(index):
-        tensor = self.graph.tensor(self.ops[index].tensor)
-        PackedOperand.of(self.plan, TensorView.of(tensor, self.plan.extents, packed=True))
+  @property
+  def held(self) -> int:
+    """Elements that a lane holds: accumulators of tensor cores, and half of what comes in 16 bits."""
+    plan = self.plan
+    sums = sum(a.row_tiles * a.column_tiles * 4 for a in self.accumulators if a.form is AccumulatorForm.MMA)
+    tiles = {i: prod(n for _, n in plan.tiles(self.ops[i])) for i in self.loads}
+    return sums + sum(self.stages(i) * n * plan.lane // 2 for i, n in tiles.items())
 
 
 def _products(graph: UGraph, plan: StreamPlan) -> dict[int, tuple[int, int]]:

@@ -1,88 +1,83 @@
-"""The thread graph of a kernel: the best way to lay it out that has room, with its steps in order."""
+"""What the threads of a block do: all that the text and the time of a kernel follow from.
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from math import inf, prod
+Every kernel has one, whatever its values lie in: tiles and fragments (``tiled_graph.py``), a ring of
+registers in each warp (``stream_graph.py``), or vectors of one row (``row_graph.py``). These are ``plan``.
+"""
 
-from mirage_onnx.errors import RejectionError
-from mirage_onnx.instructions import MMA, WGMMA, Instruction, instruction_of
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
-from mirage_onnx.lower.arrange import arranged
-from mirage_onnx.lower.assign import Assignment
-from mirage_onnx.lower.forms import Form, Warps
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.grid import Grid
-from mirage_onnx.lower.issued import Issued
-from mirage_onnx.lower.live import most_live
-from mirage_onnx.lower.lowered import Lowered
-from mirage_onnx.lower.lowering import Lowering
-from mirage_onnx.lower.pieces import Pieces
-from mirage_onnx.lower.share import ways
-from mirage_onnx.lower.sizes import MOST_AT_RUNTIME
-from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
-from mirage_onnx.lower.standing import standing_blocks
 from mirage_onnx.lower.steps import ThreadSteps
-from mirage_onnx.lower.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
-from mirage_onnx.lower.widened import Widened, check_widened, widened_first, with_widened
-from mirage_onnx.target import Target
 
-#: A lane holds at most this many elements of one value, and computes so many of one in place.
-_MOST_REGISTERS, _MOST_IN_PLACE = 256, 2048
-#: Elements of values that a lane holds at once for which ptxas mostly has registers enough, and the
-#: ways to share a kernel out that are tried where the best do not fit.
-_MOST_LIVE, _MOST_WAYS = 232, 12
-#: The same, loads included that are issued before they are needed.
-_MOST_ISSUING = 160
-#: How much more one that fits may cost by the objective.
-_WORTH = 2
-#: Computed values stay in registers, however many of one a lane has, where it holds no more than
-#: that at once and a block no more than this; else those of more than a few are made where they are
-#: used. (All in registers, QKNorm's first kernel takes 20.6 us instead of 24.8 on an H200 and MLA
-#: with its linear layers 94.8 instead of 108.9; norms of long rows spill: bench/ablation.py.)
-HELD, _BLOCK_HOLDS = (1 << 30, 8), 32768
+if TYPE_CHECKING:
+  from mirage_onnx.lower.row_graph import RowPlan
+  from mirage_onnx.lower.stream_graph import StreamedPlan
+  from mirage_onnx.lower.tiled_graph import TiledPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+  """How operands of a loop come: ``loads`` through so many ``stages``, of shared memory or of registers.
+
+  ``iterations``: of the loop, at most; a kernel without a loop has one, and no loads.
+  """
+
+  shared: bool
+  loads: tuple[int, ...]
+  stages: int
+  iterations: int
+
+
+#: Of a kernel without a loop.
+NO_PIPELINE = Pipeline(False, (), 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadGraph:
-  """What the threads of a kernel do, and where its values are: all that its text and its time follow from.
+  """A kernel with numbers, as its threads do it.
 
-  ``pieces``: what a block, a rank and an iteration have of each value; ``forms``: how values lie in
-  registers; ``lowering``: what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in
-  order, with barriers, and the places of the tiles; ``issued``: loads that begin early. ``live``: elements
-  that a lane holds at once; ``standing``: blocks that do the tiles of several (``standing.py``), or 0;
-  ``kernels``: how many, alike but for their tensors, share its launch.
+  ``plan``: where values lie. ``steps``: in order, with barriers; of the loop those of one iteration.
+  ``live``: elements that a lane holds at once (0: not counted). ``ahead``: the kernel waits for those in
+  front of it as late as it can (``read_ahead.py``). ``standing``: blocks that do the tiles of several
+  (``standing.py``), or 0; ``kernels``: how many, alike but for their tensors, share its launch.
   """
 
-  pieces: Pieces
-  forms: Mapping[int, Form]
-  warps: Warps
-  lowering: Lowered
-  memory: MemoryPlan
-  issued: Issued
-  live: int
+  graph: UGraph
+  kernel: Kernel
+  params: KernelParams
+  extents: Mapping[str, int]
+  grid: Grid
+  plan: TiledPlan | StreamedPlan | RowPlan
+  steps: ThreadSteps
+  pipeline: Pipeline
+  smem_bytes: int
+  live: int = 0
+  ahead: bool = False
   standing: int = 0
   kernels: int = 1
 
   @property
+  def threads(self) -> int:
+    """Of a block."""
+    return 32 * self.params.warps
+
+  @property
   def tiles(self) -> int:
     """Of all kernels of the launch."""
-    return self.kernels * prod(self.pieces.grid.launch)
+    return self.kernels * prod(self.grid.launch)
 
   @property
   def launch(self) -> tuple[int, int, int]:
-    """Blocks by dimension; of x, those of ``pieces.grid.tiles`` are left out."""
+    """Blocks by dimension; of x, those of ``grid.tiles`` are left out."""
     if self.standing or self.kernels > 1:
       return self.standing or self.tiles, 1, 1
-    return self.pieces.grid.launch
-
-  @property
-  def steps(self) -> ThreadSteps:
-    return self.memory.graph
-
-  @property
-  def smem_bytes(self) -> int:
-    return self.memory.size
+    return self.grid.launch
 
 
 def needed_values(kernel: Kernel) -> frozenset[int]:
@@ -95,138 +90,3 @@ def needed_values(kernel: Kernel) -> frozenset[int]:
       found.add(index)
       todo += kernel.ops[index].args
   return frozenset(found)
-
-
-def thread_graph(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
-  kernels: int = 1,
-) -> ThreadGraph:  # fmt: skip
-  """How a kernel with these numbers is done, and ``kernels`` that are alike in one launch.
-
-  Raises:
-      RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
-  """
-  found = _laid_out(graph, kernel, params, extents, target)
-  if kernels > 1 and (params.cluster > 1 or found.pieces.grid.tiles):
-    raise RejectionError("LAYOUT", f"{kernel.name} has ranks, or blocks that a launch counts, beside others")
-  tiles = kernels * prod(found.pieces.grid.launch)
-  blocks = standing_blocks(graph, extents, target, found.lowering, found.memory, found.live, tiles)
-  return replace(found, standing=blocks, kernels=kernels)
-
-
-def _laid_out(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
-) -> ThreadGraph:
-  """The first way that has registers enough, or the one that needs fewest."""
-  for load in kernel.loads:
-    stored = graph.tensor(load.tensor).dtype
-    if load.dtype is not stored:
-      raise RejectionError("EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}")
-  if kernel.loop is not None and params.loop_tile < 1:
-    raise RejectionError("LAYOUT", f"a loop in steps of {params.loop_tile} elements")
-  tensors = {t.name: t for t in graph.tensors}
-  instruction = instruction_of(params.instruction, target)
-  widened: Mapping[int, Widened] = {}
-  if instruction is WGMMA:
-    kernel, widened = with_widened(graph, kernel)
-    kernel = widened_first(oriented(kernel, tensors), widened)
-  grid = Grid.of(kernel, params, extents, target)
-  pieces = Pieces.of(kernel, params, extents, grid)
-  assignment = Assignment.of(kernel, pieces, needed_values(kernel))
-  # What a way takes of registers and shared memory shows when it is made.
-  best, least, refused = None, 0, None
-  found = ways(assignment, params.warps, tensors)
-  if instruction is WGMMA:
-    found = [way for way in found if fitting_products(way[1], way[3], tensors)]
-    if not found:
-      raise RejectionError("LAYOUT", f"no contraction of {kernel.name} is one for warpgroups")
-  for cost, framed, forms, warps in found[:_MOST_WAYS]:
-    if best is not None and cost > _WORTH * least:
-      break
-    try:
-      own = fitting_products(framed, warps, tensors) if instruction is WGMMA else frozenset[int]()
-      check_widened(kernel, pieces, framed.products, widened, own, warps)
-      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, instruction, own, widened)
-      plan = _best_held(make, 32 * warps.total)
-    except RejectionError as error:
-      refused = refused or error
-      continue
-    least = least or cost
-    if best is None or plan.live < best.live:
-      best = plan
-    if best.live <= _MOST_LIVE:
-      return best
-  if best is None:
-    assert refused is not None
-    raise refused
-  return best
-
-
-def _best_held(make: Callable[[int, float], ThreadGraph], threads: int) -> ThreadGraph:
-  """The plan with most computed values in registers that has room for them."""
-  for held in HELD[:-1]:
-    with suppress(RejectionError):
-      return make(held, min(_MOST_LIVE, _BLOCK_HOLDS // threads))
-  return make(HELD[-1], inf)
-
-
-def _plan(
-  assignment: Assignment,
-  forms: dict[int, Form],
-  warps: Warps,
-  extents: Mapping[str, int],
-  tensors: Mapping[str, KTensor],
-  params: KernelParams,
-  target: Target,
-  instruction: Instruction,
-  warpgroup: frozenset[int],
-  widened: Mapping[int, Widened],
-  held: int,
-  most_held: float,
-) -> ThreadGraph:
-  smem_bytes = 0
-  # As many stages as fit, of those that are wanted.
-  for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
-    making = Lowering(
-      assignment, forms, warps, extents, tensors, held,
-      stages=stages, ranks=params.cluster, instruction=instruction if instruction.warps == 1 else MMA,
-      warpgroup=warpgroup, widened=widened,
-    )  # fmt: skip
-    graph = making.lower()
-    lowering = making.lowered
-    for index, form in forms.items():
-      most = _MOST_IN_PLACE if lowering.in_place(index, form) else _MOST_REGISTERS
-      if warps.registers(form) > most:
-        reason = f"%{index} takes {warps.registers(form)} registers of every thread"
-        raise RejectionError("LAYOUT", reason)
-    live, pieces = most_live(lowering), assignment.pieces
-    if live > most_held:  # however many stages; said before the steps are put in order
-      raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
-    memory = plan_memory(
-      arranged(lowering, graph, _MOST_LIVE - live),
-      {name: _placed_bytes(tile.size_bytes, warpgroup) for name, tile in lowering.tiles.items()},
-      frozenset(lowering.homes[i] for i in lowering.ring),
-      partial(_resident, _blocks(pieces.grid), 32 * warps.total, target),
-    )  # fmt: skip
-    smem_bytes = memory.size
-    if smem_bytes <= target.smem_bytes:
-      issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
-      return ThreadGraph(pieces, forms, warps, lowering, memory, issued, live)
-  raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
-
-
-def _blocks(grid: Grid) -> int:
-  """Blocks of a launch; where only a launch counts them, as many as there may be."""
-  return MOST_AT_RUNTIME if grid.tiles else prod(grid.launch)
-
-
-def _placed_bytes(size: int, warpgroup: frozenset[int]) -> int:
-  """What a tile takes, so that the next one is aligned, too."""
-  return -(-size // TILE_ALIGNMENT) * TILE_ALIGNMENT if warpgroup else size
-
-
-def _resident(blocks: int, threads: int, target: Target, size: int) -> int:
-  """How many of these blocks a multiprocessor holds if each takes ``size`` bytes."""
-  there = -(-blocks // target.multiprocessors)
-  fit = target.smem_per_sm_bytes // (size + target.reserved_smem_bytes) if size <= target.smem_bytes else 0
-  return min(there, target.sm_threads // threads, fit)

@@ -10,10 +10,9 @@ from ablation import ALL, ONE_STAGE, VARIANTS
 from golden_texts import PROGRAMS
 from kernel_records import ablation_table
 from naive_choices import NAIVE, barriers
-from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, TWO_PRODUCTS, case, errors, product
+from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, TWO_PRODUCTS, case, errors, product, tiled_source
 
 from mirage_onnx.codegen.cubin import Cubin
-from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.target import H200
 
@@ -34,7 +33,7 @@ KERNELS = {
 
 def text_of(c):
   graph = c.graph
-  return emit_tiled(graph, graph.kernels[0], c.params[0], c.all_extents(), H200).text
+  return tiled_source(graph, graph.kernels[0], c.params[0], c.all_extents(), H200).text
 
 
 @pytest.mark.slow
@@ -57,11 +56,11 @@ def test_naive_choices_are_right():
 def test_barriers_of_a_block():
   """One in each of four iterations, with one stage one more between two, and one where warps meet."""
   c = KERNELS["product"]
-  assert barriers(c.plan()) == 4 + 1
+  assert barriers(c.threads()) == 4 + 1
   one = replace(c, params=(replace(c.params[0], stages=1),))
-  assert barriers(one.plan()) == 4 + 3 + 1
+  assert barriers(one.threads()) == 4 + 3 + 1
   with NAIVE["barriers: at every shared step"]():
-    assert barriers(c.plan()) > 4
+    assert barriers(c.threads()) > 4
 
 
 def test_program(monkeypatch):

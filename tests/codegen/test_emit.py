@@ -8,13 +8,12 @@ from golden_texts import texts_of
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.codegen.compile import DEVICE_HEADERS
-from mirage_onnx.codegen.row import emit_row
-from mirage_onnx.codegen.streaming import emit_streaming
+from mirage_onnx.codegen.emit import text_of
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.lower.choice import special_kind
-from mirage_onnx.lower.row_graph import RowGraph
-from mirage_onnx.lower.stream_graph import StreamGraph
+from mirage_onnx.lower.row_graph import row_graph
+from mirage_onnx.lower.stream_graph import stream_graph
 from mirage_onnx.target import H200
 
 SIZES = {"a0": 8, "a1": 4096, "a2": 4096, "a3": 16}
@@ -106,9 +105,9 @@ def test_refusal(graphs, refusal):
   assert not old or old in text
   graph = parse_ugraph(text.replace(old, new) if old else text)
   kernel = graph.kernels[0]
-  special = {StreamGraph: emit_streaming, RowGraph: emit_row}[special_kind(kernel)]
+  lower = special_kind(kernel)
   with pytest.raises(RejectionError) as info:
-    special(graph, kernel, KernelParams.from_text(numbers), SIZES, H200)
+    text_of(lower(graph, kernel, KernelParams.from_text(numbers), SIZES, H200), H200, kernel)
   assert info.value.rejection.code == code, info.value.rejection
   assert words in info.value.rejection.reason
 
@@ -122,13 +121,13 @@ def test_refusal_of_too_many_blocks(graphs):
 def test_refusal_of_a_loop_that_no_output_needs(graphs):
   graph = parse_ugraph(graphs.text("scaled").replace("save o0 = %20", "save o0 = %18"))
   with pytest.raises(RejectionError, match="no output of k0 needs its loop"):
-    emit_streaming(graph, graph.kernels[0], NUMBERS, SIZES, H200)
+    stream_graph(graph, graph.kernels[0], NUMBERS, SIZES, H200)
 
 
 def test_refusal_of_large_tensors(graphs):
   graph, sizes = graphs["plain"], {**SIZES, "a1": 2**16, "a2": 2**15}
   with pytest.raises(RejectionError, match="2\\^31 elements"):
-    emit_streaming(graph, graph.kernels[0], NUMBERS, sizes, H200)
+    stream_graph(graph, graph.kernels[0], NUMBERS, sizes, H200)
 
 
 def test_refusal_of_no_axis_in_the_block():
@@ -141,4 +140,4 @@ kernel k0 grid=a0 cluster=- loop=-
 """
   graph = parse_ugraph(text)
   with pytest.raises(RejectionError, match="one axis inside the block"):
-    emit_row(graph, graph.kernels[0], KernelParams((1,)), SIZES, H200)
+    row_graph(graph, graph.kernels[0], KernelParams((1,)), SIZES, H200)

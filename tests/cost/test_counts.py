@@ -12,9 +12,9 @@ from mirage_onnx.cost.counts import counts_of
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.choice import lowered
-from mirage_onnx.lower.row_graph import RowGraph
-from mirage_onnx.lower.stream_graph import StreamGraph
-from mirage_onnx.lower.thread_graph import ThreadGraph
+from mirage_onnx.lower.row_graph import RowPlan
+from mirage_onnx.lower.stream_graph import StreamedPlan
+from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import get_target
 
 REPLAY = Path(__file__).parents[2] / "bench" / "replay"
@@ -46,8 +46,8 @@ KERNELS = list(_kernels())
 
 
 def test_there_are_kernels_of_every_kind():
-  kinds = [type(threads) for *_, threads in KERNELS]
-  assert all(kinds.count(kind) >= 5 for kind in (StreamGraph, RowGraph, ThreadGraph))
+  kinds = [type(threads.plan) for *_, threads in KERNELS]
+  assert all(kinds.count(kind) >= 5 for kind in (StreamedPlan, RowPlan, TiledPlan))
 
 
 @pytest.mark.parametrize("case", KERNELS, ids=lambda c: c[1].name)
@@ -66,7 +66,7 @@ def test_nothing_less_than_the_kernel_has_to_do(case):
 
 def test_streaming_kernels_multiply_little_more_than_there_is():
   """Instructions are no more than the padding of rows to 8, and of what is beyond the depth, explains."""
-  found = [c for c in KERNELS if isinstance(c[4], StreamGraph)]
+  found = [c for c in KERNELS if isinstance(c[4].plan, StreamedPlan)]
   for _, kernel, extents, _, threads in found:
     products = [op for op in kernel.ops if op.op == "matmul"]
     many = sum(prod(extents[a] for a in (*op.axes, *op.reduced)) for op in products)
@@ -77,8 +77,8 @@ def test_streaming_kernels_multiply_little_more_than_there_is():
 def test_another_stage_changes_no_work():
   """Counts of work do not depend on how much is in flight."""
   for graph, kernel, extents, target, threads in KERNELS:
-    if isinstance(threads, StreamGraph) and threads.plan.stages > 1:
-      params = replace(threads.plan.params, stages=1)
+    if isinstance(threads.plan, StreamedPlan) and threads.pipeline.stages > 1:
+      params = replace(threads.params, stages=1)
       one = counts_of(lowered(graph, kernel, params, extents, target))
       assert one.stages == 1
       assert one.mma <= counts_of(threads).mma

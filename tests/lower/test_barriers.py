@@ -85,7 +85,7 @@ def test_barriers_of_kernels(warps):
     for s in (1, 2)
   ] + [case(NORM_LINEAR, 16, 8, warps=warps, a0=8, a1=64, a2=32)]  # fmt: skip
   for kernel in kernels:
-    steps = kernel.plan().steps
+    steps = kernel.threads().steps
     assert _hazards(steps) == []
     assert all(_hazards(less) for less in _without(steps))
 

@@ -4,7 +4,7 @@ import pytest
 from golden_texts import PROGRAMS
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, errors
 
-from mirage_onnx.lower import thread_graph as kernel
+from mirage_onnx.lower import tiled_graph as kernel
 
 #: o0 = i0 / sum(|i0|) over rows that are read twice.
 TWICE = PROGRAMS["twice"]
@@ -13,33 +13,34 @@ TWICE = PROGRAMS["twice"]
 @pytest.mark.parametrize(("rows", "columns"), [(2, 64), (4, 256)])
 def test_live_elements(rows, columns):
   """A row of maxima beside what was loaded, whose places what is saved takes."""
-  plan = case(CENTRED, rows, warps=1, a0=rows, a1=columns).plan()
+  threads = case(CENTRED, rows, warps=1, a0=rows, a1=columns).threads()
+  plan = threads.plan
   held, most = plan.warps.registers(plan.forms[2]), plan.warps.registers(plan.forms[1])
-  assert plan.live == held + most
+  assert threads.live == held + most
 
 
 def test_values_stay_in_registers_where_there_is_room():
   long = NORM_LINEAR.replace("post shared", "post A_frag")
   plans = [
-    case(CENTRED, 4, warps=1, a0=4, a1=256).plan(),
-    case(long, 16, 8, warps=1, a0=8, a1=1088, a2=32).plan(),
+    case(CENTRED, 4, warps=1, a0=4, a1=256).threads(),
+    case(long, 16, 8, warps=1, a0=8, a1=1088, a2=32).threads(),
   ]
-  assert [p.lowering.held for p in plans] == [*kernel.HELD]
+  assert [p.plan.lowering.held for p in plans] == [*kernel.HELD]
   assert all(p.live <= kernel._MOST_LIVE for p in plans)
 
 
 def test_what_the_loop_carries_is_live_in_all_of_it():
-  plan = case(ATTENTION, 16, 1, loop_tile=32, a0=1, a1=64, a2=16, a3=16, a4=16).plan()
+  plan = case(ATTENTION, 16, 1, loop_tile=32, a0=1, a1=64, a2=16, a3=16, a4=16).threads()
   carried = [21, 11, 4]
-  assert plan.live >= sum(plan.warps.registers(plan.forms[i]) for i in carried)
+  assert plan.live >= sum(plan.plan.warps.registers(plan.plan.forms[i]) for i in carried)
 
 
 def test_another_way_where_the_best_does_not_fit(monkeypatch):
   c = case(TWICE, 4, loop_tile=64, warps=1, a0=8, a1=256)
-  plan = c.plan()
+  plan = c.threads()
   assert plan.live <= kernel._MOST_LIVE
   monkeypatch.setattr(kernel, "_MOST_WAYS", 1)
-  best = c.plan()
+  best = c.threads()
   assert best.live > kernel._MOST_LIVE
   monkeypatch.undo()
   assert errors([c], 5)[0] < 1e-5

@@ -19,7 +19,7 @@ from mirage_onnx.lower.steps import (
   Spill,
   Update,
 )
-from mirage_onnx.lower.thread_graph import thread_graph
+from mirage_onnx.lower.tiled_graph import tiled_graph
 from mirage_onnx.target import H200
 
 #: The sums of squares of rows.
@@ -27,7 +27,7 @@ SQUARES = PROGRAMS["squares_of_rows"]
 
 
 def _steps(c):
-  steps = c.plan().steps
+  steps = c.threads().steps
   return [*steps.before, *steps.body, *steps.after]
 
 
@@ -40,11 +40,11 @@ def test_chained_contractions(golden):
     ATTENTION, 16, 1, cluster=2, loop_tile=32, warps=2, stages=2,
     a0=3, a1=128, a2=32, a3=16, a4=32,
   )  # fmt: skip
-  assert c.plan().steps.text == golden
+  assert c.threads().steps.text == golden
 
 
 def test_reduction_beside_a_contraction(golden):
-  assert case(NORM_LINEAR, 32, 8, warps=4, a0=8, a1=64, a2=64).plan().steps.text == golden
+  assert case(NORM_LINEAR, 32, 8, warps=4, a0=8, a1=64, a2=64).threads().steps.text == golden
 
 
 def test_a_contraction_adds_to_its_accumulator():
@@ -63,14 +63,14 @@ def test_a_contraction_adds_to_its_accumulator():
 def test_parts_of_a_sum_meet_behind_the_loop():
   """Warps that share out the depth: once, where the accumulator is whole."""
   c = case(product(), 8, 8, loop_tile=256, warps=4, a0=8, a1=1024, a2=8)
-  steps = c.plan().steps
+  steps = c.threads().steps
   assert not [s for s in steps.body if isinstance(s, (Publish, Gather, Meet))]
   assert [type(s) for s in steps.after if isinstance(s, (Publish, Gather))] == [Publish, Gather]
 
 
 def test_an_operand_that_the_loop_does_not_change_is_packed_before_it():
   c = case(ATTENTION, 16, 1, loop_tile=16, warps=1, a0=1, a1=64, a2=16, a3=16, a4=16)
-  assert [(s.index, s.to.packed) for s in c.plan().steps.before if isinstance(s, Pack)] == [(1, True)]
+  assert [(s.index, s.to.packed) for s in c.threads().steps.before if isinstance(s, Pack)] == [(1, True)]
 
 
 @pytest.mark.parametrize(("columns", "kind"), [(512, Fetch), (2048, Copy)])
@@ -97,5 +97,5 @@ def test_an_operation_without_a_rule():
   ops = (*graph.kernels[0].ops[:2], replace(graph.kernels[0].ops[2], op="sort"))
   kernel = replace(graph.kernels[0], ops=ops)
   with pytest.raises(RejectionError, match="'sort'") as caught:
-    thread_graph(graph, kernel, c.params[0], c.extents, H200)
+    tiled_graph(graph, kernel, c.params[0], c.extents, H200)
   assert caught.value.rejection.code == "EMIT_UNSUPPORTED"

@@ -102,7 +102,7 @@ GATED = PROGRAMS["product_of_products"]
 
 
 def _met(c, *, cluster):
-  return sum(isinstance(s, ThreadBarrier) and s.cluster == cluster for s in c.plan().steps.after)
+  return sum(isinstance(s, ThreadBarrier) and s.cluster == cluster for s in c.threads().steps.after)
 
 
 def test_an_order_that_holds_too_much(monkeypatch):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from golden_texts import PROGRAMS
 
-from mirage_onnx.codegen.tiled import emit_tiled
+from mirage_onnx.codegen.emit import text_of
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.ir import DType, KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.forms import MMA, Form
 from mirage_onnx.lower.steps import Held
-from mirage_onnx.lower.thread_graph import thread_graph
+from mirage_onnx.lower.tiled_graph import tiled_graph
 from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
@@ -100,9 +100,12 @@ class Case:
   def all_extents(self):
     return ugraph_extents(self.graph, self.params, self.extents)
 
-  def plan(self, kernel=0):
+  def threads(self, kernel=0):
     graph = self.graph
-    return thread_graph(graph, graph.kernels[kernel], self.params[kernel], self.all_extents(), H200)
+    return tiled_graph(graph, graph.kernels[kernel], self.params[kernel], self.all_extents(), H200)
+
+  def plan(self, kernel=0):
+    return self.threads(kernel).plan
 
 
 def case(
@@ -110,6 +113,11 @@ def case(
   **extents,
 ):  # fmt: skip
   return Case(text, (KernelParams(tile, cluster, loop_tile, warps, stages),), extents)
+
+
+def tiled_source(graph, kernel, params, extents, target=H200):
+  """The text of a kernel with tiles, whatever other kind it could be."""
+  return text_of(tiled_graph(graph, kernel, params, extents, target), target, kernel)
 
 
 def near(cases, bound=2e-3, seed=7):
@@ -125,7 +133,7 @@ def errors(cases, seed):
   for number, c in enumerate(named):
     graph = c.graph
     for kernel, params in zip(graph.kernels, c.params, strict=True):
-      sources.append(emit_tiled(graph, kernel, params, c.all_extents(), H200))
+      sources.append(tiled_source(graph, kernel, params, c.all_extents()))
       owners.append(number)
   module = compile_kernels(sources)
   rng, found = np.random.default_rng(seed), []

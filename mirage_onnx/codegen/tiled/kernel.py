@@ -1,11 +1,10 @@
 """A tiled kernel as a whole: thread graph, shared memory, prologue, loop, epilogue."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from mirage_onnx.codegen.grid_text import declare_rows
-from mirage_onnx.codegen.header import header
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter
@@ -22,52 +21,45 @@ from mirage_onnx.codegen.tiled.warpgroup_text import (
   settle_late,
   widened_text,
 )
+from mirage_onnx.codegen.whole_text import source_of
 from mirage_onnx.instructions import INSTRUCTIONS
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.lower.read_ahead import is_overtaken
 from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, Held, ThreadStep
-from mirage_onnx.lower.tensor_view import runtime_axes
-from mirage_onnx.lower.thread_graph import ThreadGraph, thread_graph
+from mirage_onnx.lower.thread_graph import ThreadGraph
+from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
 
 
 def emit_tiled(
-  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
-  beside: Sequence[Kernel] = (),
-) -> KernelSource:  # fmt: skip
+  threads: ThreadGraph, plan: TiledPlan, target: Target, kernel: Kernel, beside: Sequence[Kernel] = ()
+) -> KernelSource:
   """The CUDA text of a tiled kernel, and of those that are ``alike`` and share its launch.
 
   Raises:
-      RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
+      RejectionError: LAYOUT, they are not alike.
   """
-  threads = thread_graph(graph, kernel, params, extents, target, 1 + len(beside))
-  grid, pieces = threads.pieces.grid, PiecesText(threads.pieces)
-  one = OneLaunch(graph, kernel, beside, extents, prod(grid.launch))
+  graph, params, extents, pieces = threads.graph, threads.params, threads.extents, PiecesText(plan.pieces)
+  one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch))
   writer = Writer()
-  values = ValueWriter(graph, threads.lowering, pieces, writer)
-  emitter = _Emitter(graph, threads, pieces, values, writer, one)
-  with writer.kernel(
-    kernel.name, 32 * params.warps, params.cluster,
-    one.given,
-  ):  # fmt: skip
+  values = ValueWriter(graph, plan.lowering, pieces, writer)
+  emitter = _Emitter(threads, plan, pieces, values, writer, one)
+  with writer.kernel(kernel.name, threads.threads, params.cluster, one.given):
     if target.has_pdl:
       writer.trigger(behind_wait=is_overtaken(graph, [kernel, *beside][-1], extents))
       writer.wait()
     emitter.prologue()
     emitter.run()
   headers = INSTRUCTIONS[params.instruction].headers
-  top = header(graph, kernel, params, extents, kernel.name, headers, beside)
-  return KernelSource(
-    kernel.name, f"{top}\n{writer.text}", threads.launch, 32 * params.warps,
-    params.cluster, threads.smem_bytes, tuple(one.args), target.has_pdl,
-    runtime_axes(graph, kernel, extents), grid.tiles,
-  )  # fmt: skip
+  return source_of(
+    threads, writer, one.args, pdl=target.has_pdl, kernel=kernel, headers=headers, beside=beside
+  )
 
 
 @dataclass(slots=True)
 class _Emitter:
-  graph: UGraph
   threads: ThreadGraph
+  plan: TiledPlan
   pieces: PiecesText
   values: ValueWriter
   writer: Writer
@@ -75,18 +67,18 @@ class _Emitter:
 
   def prologue(self) -> None:
     """Lanes, warps, pieces and shared tiles."""
-    lowering, pieces = self.threads.lowering, self.pieces
+    lowering, pieces = self.plan.lowering, self.pieces
     writer = PinningWriter(self.writer) if lowering.warpgroup else self.writer
     writer.line("const int g = ptx::lane() / 4;")
     writer.line("const int t = ptx::lane() % 4;")
-    digits(writer, self.threads.warps)
+    digits(writer, self.plan.warps)
     if not self.threads.standing:
       pieces.declare(writer, self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else "")
-      pieces.declare_ends(writer, self.graph)
-    declare_rows(pieces.cut.grid, writer, self.graph, pieces.cut.kernel, pieces.extents)
+      pieces.declare_ends(writer, self.threads.graph)
+    declare_rows(pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():
-      at = self.threads.memory.places[tile.name] // tile.unit_bytes
+      at = self.plan.memory.places[tile.name] // tile.unit_bytes
       base = f"ptx::smem<{storage(tile.dtype)}>()" + (f" + {at}" if at else "")
       name = f"{tile.name}_ring" if tile.name in ringed else tile.name
       writer.line(f"{storage(tile.dtype)}* {name} = {base};")
@@ -94,8 +86,8 @@ class _Emitter:
   def run(self) -> None:
     """The three runs."""
     writer, threads, steps = self.writer, self.threads, self.threads.steps
-    ahead = AheadWriter(self.values, threads.lowering, self.pieces, threads.memory)
-    loop = threads.pieces.kernel.loop is not None and bool(steps.body)
+    ahead = AheadWriter(self.values, self.plan.lowering, self.pieces, self.plan.memory)
+    loop = threads.kernel.loop is not None and bool(steps.body)
     if loop:
       writer.line(f"const int steps = {self.pieces.steps};")
     self._all(steps.before, ahead)
@@ -113,19 +105,19 @@ class _Emitter:
   def _loop(self, ahead: AheadWriter, loop: bool) -> None:
     """All iterations, with what begins in front of them and what they leave under way."""
     writer, threads = self.writer, self.threads
-    issue(self.values, threads.issued.after)
-    for index in threads.lowering.states:
+    issue(self.values, self.plan.issued.after)
+    for index in self.plan.lowering.states:
       begin_state(self.values, index)
-    for index in threads.lowering.widened:
+    for index in self.plan.lowering.widened:
       widened_text(self.values, index).begin(writer)
     if loop:
       begin_late(self.values)
       writer.line("#pragma unroll 1")
       with writer.block("for (int step = 0; step < steps; ++step)"):
         self.pieces.declare_step(writer, "step")
-        issue(self.values, threads.issued.body)
+        issue(self.values, self.plan.issued.body)
         self._all(threads.steps.body, ahead)
-        if products := threads.lowering.under_way:
+        if products := self.plan.lowering.under_way:
           writer.line(f"ptx::wgmma_wait<{len(products)}>();")
       self._complete()
 
@@ -152,7 +144,7 @@ class _Emitter:
 
   def _complete(self) -> None:
     """What the loop has left under way."""
-    lowering, names = self.threads.lowering, self.values
+    lowering, names = self.plan.lowering, self.values
     if lowering.late is not None:
       issue_late(names, f"(steps - 1) % {lowering.stages}")
       settle_late(names)
@@ -169,5 +161,5 @@ class _Emitter:
     for step in steps:
       if isinstance(step, Advance):
         ahead.advance()
-      elif not (isinstance(step, Copy) and step.tile in self.threads.memory.early):
+      elif not (isinstance(step, Copy) and step.tile in self.plan.memory.early):
         write_step(self.values, step)  # those copies began before the loop

@@ -1,9 +1,8 @@
 """What begins before it is waited for, where that shows in the text, and that results stay right."""
 
 import pytest
-from tiled_kernels import NORM_LINEAR, TWO_PRODUCTS, case, near
+from tiled_kernels import NORM_LINEAR, TWO_PRODUCTS, case, near, tiled_source
 
-from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.lower.steps import Copy
 from mirage_onnx.target import H200
 
@@ -13,7 +12,7 @@ def _two(*, depth=64, stages=1, keys=16, out=24):
 
 
 def _text(c):
-  return emit_tiled(c.graph, c.graph.kernels[0], c.params[0], c.all_extents(), H200).text
+  return tiled_source(c.graph, c.graph.kernels[0], c.params[0], c.all_extents(), H200).text
 
 
 def _in_order(text, *parts):
@@ -51,7 +50,7 @@ def test_one_step_does_not_wait_for_what_is_behind_it():
 def test_a_tile_that_takes_the_room_of_a_block_is_copied_behind_the_loop():
   wide = case(TWO_PRODUCTS, 16, loop_tile=16, warps=4, stages=4, a0=8192, a1=64, a2=512, a3=64)
   plan = wide.plan()
-  assert any(isinstance(s, Copy) for s in plan.steps.after)
+  assert any(isinstance(s, Copy) for s in wide.threads().steps.after)
   assert plan.memory.early == frozenset()
   _in_order(_text(wide), LOOP, "%10: i2 to shared memory")
 

@@ -1,9 +1,8 @@
 """Contractions of every depth and shape, run in the emulator against the interpreter."""
 
 import pytest
-from tiled_kernels import case, near, product
+from tiled_kernels import case, near, product, tiled_source
 
-from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.lower.steps import Contract, Multiply
 from mirage_onnx.target import H200
 
@@ -35,7 +34,7 @@ def test_splits_of_the_warps():
 def test_types_that_differ_are_multiplied():
   """Tensor cores take one type; others meet as fp32."""
   mixed = case(product(loop=False, second="f32"), 8, 8, warps=1, a0=8, a1=24, a2=8)
-  kinds = [type(s) for s in mixed.plan().steps.after]
+  kinds = [type(s) for s in mixed.threads().steps.after]
   assert Multiply in kinds
   assert Contract not in kinds
   near([mixed, case(product(second="bf16"), 8, 8, loop_tile=8, a0=8, a1=24, a2=8)])
@@ -45,7 +44,7 @@ def test_types_that_differ_are_multiplied():
 def test_whole_tiles_are_read_by_matrices(axes, call):
   def text(depth):
     c = case(product("a0,a1", axes, loop=False), 16, 16, warps=1, a0=16, a1=depth, a2=16)
-    return emit_tiled(c.graph, c.graph.kernels[0], c.params[0], c.extents, H200).text
+    return tiled_source(c.graph, c.graph.kernels[0], c.params[0], c.extents, H200).text
 
   assert call in text(32)
   assert "ldmatrix" not in text(40)

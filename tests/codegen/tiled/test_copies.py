@@ -71,7 +71,7 @@ def test_truth_values_are_read_one_by_one():
   """Shared memory does not hold them; registers do, however many a lane reads."""
   text = MASKED.replace("LAYOUT", "vector")
   wide = case(text, 64, warps=1, a0=64, a1=80)
-  steps = wide.plan().steps
+  steps = wide.threads().steps
   assert not [s for s in steps.after if isinstance(s, (Copy, Read)) and s.index == 1]
   near([case(text, 2, warps=2, a0=5, a1=19), wide])
 
@@ -80,7 +80,7 @@ def test_truth_values_stay_out_of_shared_memory():
   """No copy moves a byte at a time faster than a load does."""
   c = case(MASKED.replace("LAYOUT", "shared"), 2, a0=5, a1=19)
   loads = [i for i, op in enumerate(c.graph.kernels[0].ops) if op.dtype is DType.BOOL]
-  steps = c.plan().steps
+  steps = c.threads().steps
   kinds = [type(s) for s in (*steps.before, *steps.after) if getattr(s, "index", -1) in loads]
   assert loads and kinds == [Fetch]
   near([c])
@@ -89,5 +89,5 @@ def test_truth_values_stay_out_of_shared_memory():
 @pytest.mark.parametrize(("layout", "kind"), [("shared", Copy), ("vector", Fetch)])
 def test_the_layout_of_a_load_is_honoured(layout, kind):
   text = CENTRED.replace("f32[a0,a1] post vector\n  %1", f"f32[a0,a1] post {layout}\n  %1")
-  steps = case(text, 2, warps=1, a0=4, a1=40).plan().steps
+  steps = case(text, 2, warps=1, a0=4, a1=40).threads().steps
   assert [type(s) for s in steps.after if s.index == 0 and isinstance(s, (Copy, Fetch))] == [kind]

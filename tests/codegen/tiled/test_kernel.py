@@ -1,11 +1,10 @@
 """Whole kernels: a golden text, what it keeps to, and a reason for every refusal."""
 
 import pytest
-from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, PARTS, Case, case, product
+from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, PARTS, Case, case, product, tiled_source
 
 from mirage_onnx.codegen.rules import broken_rules
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled import emit_tiled
 from mirage_onnx.codegen.tiled.text import write_step
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.errors import RejectionError
@@ -18,7 +17,7 @@ SMALL = {"a0": 2, "a1": 64, "a2": 16, "a3": 8, "a4": 16}
 
 def _emit(c, kernel=0):
   graph = c.graph
-  return emit_tiled(graph, graph.kernels[kernel], c.params[kernel], c.all_extents(), H200)
+  return tiled_source(graph, graph.kernels[kernel], c.params[kernel], c.all_extents(), H200)
 
 
 def test_text(golden):

@@ -1,0 +1,200 @@
+"""The thread graph of a tiled kernel: the best way to lay it out that has room, with its steps in order."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import inf, prod
+
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.instructions import MMA, WGMMA, Instruction, instruction_of
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
+from mirage_onnx.lower.arrange import arranged
+from mirage_onnx.lower.assign import Assignment
+from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.grid import Grid
+from mirage_onnx.lower.issued import Issued
+from mirage_onnx.lower.live import most_live
+from mirage_onnx.lower.lowered import Lowered
+from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.pieces import Pieces
+from mirage_onnx.lower.share import ways
+from mirage_onnx.lower.sizes import MOST_AT_RUNTIME
+from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
+from mirage_onnx.lower.standing import standing_blocks
+from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph, needed_values
+from mirage_onnx.lower.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
+from mirage_onnx.lower.widened import Widened, check_widened, widened_first, with_widened
+from mirage_onnx.target import Target
+
+#: A lane holds at most this many elements of one value, and computes so many of one in place.
+_MOST_REGISTERS, _MOST_IN_PLACE = 256, 2048
+#: Elements of values that a lane holds at once for which ptxas mostly has registers enough, and the
+#: ways to share a kernel out that are tried where the best do not fit.
+_MOST_LIVE, _MOST_WAYS = 232, 12
+#: The same, loads included that are issued before they are needed.
+_MOST_ISSUING = 160
+#: How much more one that fits may cost by the objective.
+_WORTH = 2
+#: Computed values stay in registers, however many of one a lane has, where it holds no more than
+#: that at once and a block no more than this; else those of more than a few are made where they are
+#: used. (All in registers, QKNorm's first kernel takes 20.6 us instead of 24.8 on an H200 and MLA
+#: with its linear layers 94.8 instead of 108.9; norms of long rows spill: bench/ablation.py.)
+HELD, _BLOCK_HOLDS = (1 << 30, 8), 32768
+
+
+@dataclass(frozen=True, slots=True)
+class TiledPlan:
+  """Where the values of a tiled kernel are.
+
+  ``pieces``: what a block, a rank and an iteration have of each value; ``forms``: how values lie in
+  registers; ``lowering``: what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in
+  order, with barriers, and the places of the tiles; ``issued``: loads that begin early.
+  """
+
+  pieces: Pieces
+  forms: Mapping[int, Form]
+  warps: Warps
+  lowering: Lowered
+  memory: MemoryPlan
+  issued: Issued
+
+
+def tiled_graph(
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target,
+  kernels: int = 1,
+) -> ThreadGraph:  # fmt: skip
+  """How a kernel with these numbers is done, and ``kernels`` that are alike in one launch.
+
+  Raises:
+      RejectionError: LAYOUT, EMIT_UNSUPPORTED or SMEM.
+  """
+  plan, live = _laid_out(graph, kernel, params, extents, target)
+  grid = plan.pieces.grid
+  if kernels > 1 and (params.cluster > 1 or grid.tiles):
+    raise RejectionError("LAYOUT", f"{kernel.name} has ranks, or blocks that a launch counts, beside others")
+  tiles = kernels * prod(grid.launch)
+  blocks = standing_blocks(graph, extents, target, plan.lowering, plan.memory, live, tiles)
+  pipeline = Pipeline(True, tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
+  return ThreadGraph(
+    graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, pipeline, plan.memory.size,
+    live, standing=blocks, kernels=kernels,
+  )  # fmt: skip
+
+
+def _laid_out(
+  graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
+) -> tuple[TiledPlan, int]:
+  """The first way that has registers enough, or the one that needs fewest, and elements that a lane holds."""
+  for load in kernel.loads:
+    stored = graph.tensor(load.tensor).dtype
+    if load.dtype is not stored:
+      raise RejectionError("EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}")
+  if kernel.loop is not None and params.loop_tile < 1:
+    raise RejectionError("LAYOUT", f"a loop in steps of {params.loop_tile} elements")
+  tensors = {t.name: t for t in graph.tensors}
+  instruction = instruction_of(params.instruction, target)
+  widened: Mapping[int, Widened] = {}
+  if instruction is WGMMA:
+    kernel, widened = with_widened(graph, kernel)
+    kernel = widened_first(oriented(kernel, tensors), widened)
+  grid = Grid.of(kernel, params, extents, target)
+  pieces = Pieces.of(kernel, params, extents, grid)
+  assignment = Assignment.of(kernel, pieces, needed_values(kernel))
+  # What a way takes of registers and shared memory shows when it is made.
+  best, least, refused = None, 0, None
+  found = ways(assignment, params.warps, tensors)
+  if instruction is WGMMA:
+    found = [way for way in found if fitting_products(way[1], way[3], tensors)]
+    if not found:
+      raise RejectionError("LAYOUT", f"no contraction of {kernel.name} is one for warpgroups")
+  for cost, framed, forms, warps in found[:_MOST_WAYS]:
+    if best is not None and cost > _WORTH * least:
+      break
+    try:
+      own = fitting_products(framed, warps, tensors) if instruction is WGMMA else frozenset[int]()
+      check_widened(kernel, pieces, framed.products, widened, own, warps)
+      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, instruction, own, widened)
+      plan = _best_held(make, 32 * warps.total)
+    except RejectionError as error:
+      refused = refused or error
+      continue
+    least = least or cost
+    if best is None or plan[1] < best[1]:
+      best = plan
+    if best[1] <= _MOST_LIVE:
+      return best
+  if best is None:
+    assert refused is not None
+    raise refused
+  return best
+
+
+def _best_held(make: Callable[[int, float], tuple[TiledPlan, int]], threads: int) -> tuple[TiledPlan, int]:
+  """The plan with most computed values in registers that has room for them."""
+  for held in HELD[:-1]:
+    with suppress(RejectionError):
+      return make(held, min(_MOST_LIVE, _BLOCK_HOLDS // threads))
+  return make(HELD[-1], inf)
+
+
+def _plan(
+  assignment: Assignment,
+  forms: dict[int, Form],
+  warps: Warps,
+  extents: Mapping[str, int],
+  tensors: Mapping[str, KTensor],
+  params: KernelParams,
+  target: Target,
+  instruction: Instruction,
+  warpgroup: frozenset[int],
+  widened: Mapping[int, Widened],
+  held: int,
+  most_held: float,
+) -> tuple[TiledPlan, int]:
+  smem_bytes = 0
+  # As many stages as fit, of those that are wanted.
+  for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
+    making = Lowering(
+      assignment, forms, warps, extents, tensors, held,
+      stages=stages, ranks=params.cluster, instruction=instruction if instruction.warps == 1 else MMA,
+      warpgroup=warpgroup, widened=widened,
+    )  # fmt: skip
+    graph = making.lower()
+    lowering = making.lowered
+    for index, form in forms.items():
+      most = _MOST_IN_PLACE if lowering.in_place(index, form) else _MOST_REGISTERS
+      if warps.registers(form) > most:
+        reason = f"%{index} takes {warps.registers(form)} registers of every thread"
+        raise RejectionError("LAYOUT", reason)
+    live, pieces = most_live(lowering), assignment.pieces
+    if live > most_held:  # however many stages; said before the steps are put in order
+      raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
+    memory = plan_memory(
+      arranged(lowering, graph, _MOST_LIVE - live),
+      {name: _placed_bytes(tile.size_bytes, warpgroup) for name, tile in lowering.tiles.items()},
+      frozenset(lowering.homes[i] for i in lowering.ring),
+      partial(_resident, _blocks(pieces.grid), 32 * warps.total, target),
+    )  # fmt: skip
+    smem_bytes = memory.size
+    if smem_bytes <= target.smem_bytes:
+      issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
+      return TiledPlan(pieces, forms, warps, lowering, memory, issued), live
+  raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
+
+
+def _blocks(grid: Grid) -> int:
+  """Blocks of a launch; where only a launch counts them, as many as there may be."""
+  return MOST_AT_RUNTIME if grid.tiles else prod(grid.launch)
+
+
+def _placed_bytes(size: int, warpgroup: frozenset[int]) -> int:
+  """What a tile takes, so that the next one is aligned, too."""
+  return -(-size // TILE_ALIGNMENT) * TILE_ALIGNMENT if warpgroup else size
+
+
+def _resident(blocks: int, threads: int, target: Target, size: int) -> int:
+  """How many of these blocks a multiprocessor holds if each takes ``size`` bytes."""
+  there = -(-blocks // target.multiprocessors)
+  fit = target.smem_per_sm_bytes // (size + target.reserved_smem_bytes) if size <= target.smem_bytes else 0
+  return min(there, target.sm_threads // threads, fit)
