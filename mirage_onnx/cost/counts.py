@@ -14,18 +14,26 @@ from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form, Side
+from mirage_onnx.lower.issued import in_pairs, pair_together
 from mirage_onnx.lower.row_graph import RowPlan
+from mirage_onnx.lower.shared import SharedTile, in_chunks
 from mirage_onnx.lower.stream_graph import StreamedPlan
+from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
+
+#: Loads of a lane that are under way at a time where they are used at once.
+IN_FLIGHT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
   """Of a block.
 
-  ``loaded_bytes``: from memory; ``shared_bytes``: to and from shared memory; ``mma``: instructions of
-  16 x 8 x 16 of all warps; ``lanes``, ``special``: operations of all threads; barriers that it passes.
+  ``loaded_bytes``: from memory; ``shared_bytes``: to and from shared memory; ``requests``,
+  ``shared_requests``: instructions of all threads that move them; ``trips``: how often a thread waits for
+  memory, one after the other; ``mma``: instructions of 16 x 8 x 16 of all warps; ``lanes``, ``special``:
+  operations of all threads; barriers that it passes.
   ``iterations``: of its loop, ``stages``: of its ring; ``held``: elements that a lane holds at once, 0
   where nobody counts them.
   """
@@ -38,6 +46,9 @@ class BlockCounts:
   held: int = 0
   loaded_bytes: float = 0
   shared_bytes: float = 0
+  requests: float = 0
+  shared_requests: float = 0
+  trips: float = 0
   mma: float = 0
   lanes: float = 0
   special: float = 0
@@ -53,6 +64,9 @@ class BlockCounts:
 class _Sums:
   loaded_bytes: float = 0
   shared_bytes: float = 0
+  requests: float = 0
+  shared_requests: float = 0
+  trips: float = 0
   mma: float = 0
   lanes: float = 0
   special: float = 0
@@ -66,6 +80,16 @@ class _Sums:
         self.special += elements
       else:
         self.lanes += elements
+
+  def load(self, elements: float, size: float, together: float) -> None:
+    """From memory, so many elements an instruction."""
+    self.loaded_bytes += elements * size
+    self.requests += elements / together
+
+  def share(self, elements: float, size: float, together: float = 1) -> None:
+    """To or from shared memory."""
+    self.shared_bytes += elements * size
+    self.shared_requests += elements / together
 
   def barrier(self, step: do.ThreadStep, times: int) -> None:
     if isinstance(step, do.ThreadBarrier) and step.cluster:
@@ -93,14 +117,22 @@ def _row(threads: ThreadGraph, plan: RowPlan) -> BlockCounts:
   for step in threads.steps.before + threads.steps.after:
     match step:
       case do.Fetch():
-        wide = plan.axis in ops[step.index].axes
-        found.loaded_bytes += (own * every if wide else 1) * ops[step.index].dtype.size_bytes
+        tensor = threads.graph.tensor(ops[step.index].tensor)
+        wide, view = plan.axis in tensor.axes, TensorView.of(tensor, threads.extents)
+        together = plan.width if wide and view.together(plan.axis, plan.width) else 1
+        found.load(own * every if wide else every, tensor.dtype.size_bytes, together)
       case do.ThreadRun():
         elements = own if plan.axis in ops[step.index].axes else 1
         found.run((ops[i] for i in step.ops), elements * every)
       case do.Fold():
         found.lanes += (own + 5) * every
         found.barriers += 0 if plan.packed else 2
+      case do.Store():
+        tensor = threads.graph.tensor(threads.kernel.saves[step.index].tensor)
+        wide, view = plan.axis in tensor.axes, TensorView.of(tensor, threads.extents)
+        together = plan.width if wide and view.together(plan.axis, plan.width) else 1
+        found.requests += (own if wide else 1) * every / together
+  found.trips = 1 + bool(threads.steps.before)
   blocks = prod(threads.launch)
   return found.counts(blocks=blocks, warps=threads.params.warps, smem_bytes=threads.smem_bytes)
 
@@ -117,7 +149,10 @@ def _streaming(threads: ThreadGraph, streamed: StreamedPlan) -> BlockCounts:
   for index in loop.loads:
     tensor = loop.graph.tensor(ops[index].tensor)
     size = tensor.dtype.bits / 8 / tensor.repeat
-    found.loaded_bytes += times * every * fragments(index) * plan.lane * size
+    view = TensorView.of(tensor, threads.extents, packed=True)
+    vectors = view.together(plan.depth, 8) and plan.depth_extent % 8 == 0
+    together = max(1.0, min(plan.lane, 16 / size)) if vectors else 1
+    found.load(times * every * fragments(index) * plan.lane, size, together)
   for step in loop.body:
     often = times * plan.parts
     match step:
@@ -135,13 +170,17 @@ def _streaming(threads: ThreadGraph, streamed: StreamedPlan) -> BlockCounts:
     found.barrier(step, 1)
     match step:
       case do.Publish():
-        found.shared_bytes += 4 * warps * own[step.index].floats
+        found.share(warps * own[step.index].floats, 4)
       case do.Gather() | do.GatherRanks():
-        found.shared_bytes += 4 * (warps + 1) * own[step.index].floats
+        found.share((warps + 1) * own[step.index].floats, 4)
       case do.Total() | do.Stage():
-        found.shared_bytes += 4 * behind.span(step.index).elements
+        found.share(behind.span(step.index).elements, 4)
       case do.Store():
-        found.lanes += every * behind.spaces[step.index][0].per_thread
+        elements = every * behind.spaces[step.index][0].per_thread
+        found.lanes += elements
+        found.requests += elements
+        found.share(elements * (1 if behind.reduced else warps), 4)
+  found.trips = max(1, times / threads.pipeline.stages)
   return found.counts(
     blocks=prod(threads.launch), warps=warps, iterations=times, stages=threads.pipeline.stages,
     smem_bytes=threads.smem_bytes, held=threads.live,
@@ -165,9 +204,10 @@ class _Tiled:
         for index, form in self._uses(step):
           self._made_in_place(index, form, often, found)
     ring = (lowering.tiles[lowering.homes[i]] for i in lowering.ring)
-    moved = sum(t.size_bytes / t.copies for t in ring)
-    found.loaded_bytes += pieces.most_steps * moved
-    found.shared_bytes += pieces.most_steps * moved
+    for index, tile in zip(lowering.ring, ring, strict=True):
+      self._copied(index, tile, pieces.most_steps, found)
+    if lowering.ring:
+      found.trips += max(1, pieces.most_steps / max(1, lowering.stages - 1))
     return found.counts(
       blocks=prod(pieces.grid.launch), warps=self.plan.warps.total, iterations=pieces.most_steps,
       stages=threads.pipeline.stages, smem_bytes=threads.smem_bytes, held=threads.live,
@@ -182,16 +222,17 @@ class _Tiled:
     ops = lowering.assignment.kernel.ops
     match step:
       case do.Fetch():
-        found.loaded_bytes += often * self._elements(step.to.form) * ops[step.index].dtype.bits / 8
-        found.lanes += often * self._elements(step.to.form)
+        elements = often * self._elements(step.to.form)
+        found.load(elements, ops[step.index].dtype.bits / 8, 1 + in_pairs(lowering, step.to))
+        found.trips += often
+        found.lanes += elements
       case do.Copy():
-        size = lowering.tiles[step.tile].size_bytes
-        found.loaded_bytes += often * size
-        found.shared_bytes += often * size
+        self._copied(step.index, lowering.tiles[step.tile], often, found)
+        found.trips += often
       case do.Read():
-        found.shared_bytes += often * 4 * self._elements(step.to.form)
+        found.share(often * self._elements(step.to.form), 4)
       case do.Spill():
-        found.shared_bytes += often * 4 * self._elements(step.held.form)
+        found.share(often * self._elements(step.held.form), 4)
       case do.ThreadRun():
         found.run((ops[i] for i in step.ops), often * self._elements(step.form))
       case do.Contract():
@@ -200,27 +241,30 @@ class _Tiled:
         size = prod(p.length for p in lowering.assignment.own(step.index).values())
         deep = lowering.assignment.products[step.index].depth.length
         found.lanes += often * size * deep
-        found.shared_bytes += often * 8 * size * deep
+        found.share(often * 2 * size * deep, 4)
       case do.Fold():
         found.lanes += often * self._elements(step.source)
       case do.Meet():
         found.lanes += often * 2 * len(step.masks) * self._elements(lowering.forms[step.index])
       case do.Publish():
-        found.shared_bytes += often * 4 * self._elements(lowering.forms[step.index])
+        found.share(often * self._elements(lowering.forms[step.index]), 4)
       case do.Gather():
         parts = self.plan.warps.count(step.side)
-        found.shared_bytes += often * 4 * parts * self._elements(lowering.forms[step.index])
+        found.share(often * parts * self._elements(lowering.forms[step.index]), 4)
       case do.GatherRanks():
-        found.shared_bytes += often * 4 * lowering.ranks * self._elements(lowering.forms[step.index])
+        found.share(often * lowering.ranks * self._elements(lowering.forms[step.index]), 4)
       case do.Total():
-        found.shared_bytes += often * lowering.tiles[step.tile].size_bytes
+        tile = lowering.tiles[step.tile]
+        found.share(often * tile.elements, tile.dtype.bits / 8)
       case do.Update():
         found.lanes += (
           often * (1 + (ops[step.index].op in ACCUMULATORS)) * self._elements(lowering.forms[step.index])
         )
       case do.Store():
         save = lowering.assignment.kernel.saves[step.index]
-        found.lanes += often * self._elements(lowering.save_form(save.arg))
+        elements = often * self._elements(lowering.save_form(save.arg))
+        found.lanes += elements
+        found.requests += elements
 
   def _uses(self, step: do.ThreadStep) -> list[tuple[int, Form]]:
     """The values that a step takes, in their forms."""
@@ -262,9 +306,24 @@ class _Tiled:
       for a in op.args:
         self._made_in_place(a, form.of(lowering.assignment.own(a).values()), often, found)
     elif index not in lowering.homes:
-      found.loaded_bytes += elements * op.dtype.bits / 8
-    elif lowering.tile_of(index, form) is None:
-      found.shared_bytes += elements * op.dtype.bits / 8
+      tensor = lowering.tensors[op.tensor]
+      view, own = TensorView.of(tensor, lowering.extents), lowering.assignment.own(index)
+      pairs = form.lanes.pack == 2 and op.dtype.is_half and pair_together(lowering, view, own, form)
+      found.load(elements, op.dtype.bits / 8, 1 + pairs)
+      found.trips += often * self.plan.warps.registers(form) / (1 + pairs) / IN_FLIGHT
+    else:
+      found.share(elements, op.dtype.bits / 8)
+
+  def _copied(self, index: int, tile: SharedTile, often: float, found: _Sums) -> None:
+    """A tile of a tensor to shared memory, in chunks of 16 bytes where it lies so."""
+    lowering = self.plan.lowering
+    view = TensorView.of(
+      lowering.tensors[lowering.assignment.kernel.ops[index].tensor], lowering.extents, packed=True
+    )
+    together = tile.chunk if in_chunks(view, tile) else 1
+    elements, size = often * tile.elements, tile.dtype.bits / 8
+    found.load(elements, size, together)
+    found.share(elements, size, together)
 
   def _contract(self, step: do.Contract, often: int, found: _Sums) -> None:
     warps, product = self.plan.warps, self.plan.lowering.assignment.products[step.index]
@@ -279,5 +338,10 @@ class _Tiled:
     for index, form in zip(
       lowering.assignment.kernel.ops[step.index].args, (product.a, product.b), strict=True
     ):
-      if lowering.on_tensor_cores(step.index) and lowering.tile_of(index, form) is not None:
-        found.shared_bytes += often * 2 * self._elements(form)
+      home = lowering.tile_of(index, form) if lowering.on_tensor_cores(step.index) else None
+      if home is not None and do.Held(index, form, packed=True) not in lowering.made:
+        tile = lowering.tiles[home]
+        matrices = lowering.by_matrices(tile, form, product.depth) or step.index in lowering.warpgroup
+        found.share(
+          often * self._elements(form), 2, 8 if matrices else 2 if tile.order[-1] == product.depth else 1
+        )

@@ -9,6 +9,7 @@ from mirage_onnx.ir.ugraph import KTensor
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 from mirage_onnx.lower.widened import Widened
@@ -87,6 +88,16 @@ class Whereabouts:
     if index in self.homes or self.assignment.kernel.ops[index].op == "load":
       return self.homes.get(index)
     return None if self.forms[index] == form else self.spilled[index]
+
+  def by_matrices(self, tile: SharedTile, form: Form, deep: Piece) -> bool:
+    """Whether ldmatrix reads the fragments of an operand: rows of 16 bytes, all of them there."""
+    whole = deep.length % 16 == 0 and self.warps.covers((deep,), 8)
+    clean = tile.zeroed or deep.exact
+    if not (whole and clean and tile.dtype.is_half):
+      return False
+    if tile.order[-1] == deep:
+      return len(tile.order) == 1 or tile.pitch % 8 == 0
+    return form.g == (tile.order[-1],) and form.g[0].length % 8 == 0
 
   @property
   def saves_halves(self) -> bool:

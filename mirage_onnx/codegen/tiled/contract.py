@@ -90,20 +90,9 @@ def _operand(
   if name is None:
     home = w.lowering.tile_of(index, form)
     candidate = w.lowering.tiles[home] if home is not None else None
-    if candidate is not None and _by_matrices(w, candidate, form, deep):
+    if candidate is not None and w.lowering.by_matrices(candidate, form, deep):
       tile, transposed = candidate, candidate.order[-1] != deep
   return _Operand(letter, index, form, rows, depth, name, tile, transposed)
-
-
-def _by_matrices(w: ValueWriter, tile: SharedTile, form: Form, deep: Piece) -> bool:
-  """Whether ldmatrix reads the fragments: rows of 16 bytes, all of them there."""
-  whole = deep.length % 16 == 0 and w.lowering.warps.covers((deep,), 8)
-  clean = tile.zeroed or deep.exact
-  if not (whole and clean and tile.dtype.is_half):
-    return False
-  if tile.order[-1] == deep:
-    return len(tile.order) == 1 or tile.pitch % 8 == 0
-  return form.g == (tile.order[-1],) and form.g[0].length % 8 == 0
 
 
 def _static(w: ValueWriter, operand: _Operand) -> bool:
