@@ -282,7 +282,8 @@ class _Tiled:
       case do.Contract():
         product = assignment.products[step.index]
         found = list(zip(ops[step.index].args, (product.a, product.b), strict=True))
-        return [(a, f) for a, f in found if do.Held(a, f, packed=True) not in lowering.made]
+        apart = (h for h in (do.Held(a, f, packed=True) for a, f in found) if h not in lowering.made)
+        return [(h.index, h.form) for h in apart if lowering.tile_of(h.index, h.form) is None]
       case do.Pack():
         return [(step.index, step.to.form)]
       case do.Update():
@@ -317,9 +318,8 @@ class _Tiled:
   def _copied(self, index: int, tile: SharedTile, often: float, found: _Sums) -> None:
     """A tile of a tensor to shared memory, in chunks of 16 bytes where it lies so."""
     lowering = self.plan.lowering
-    view = TensorView.of(
-      lowering.tensors[lowering.assignment.kernel.ops[index].tensor], lowering.extents, packed=True
-    )
+    tensor = lowering.tensors[lowering.assignment.kernel.ops[index].tensor]
+    view = TensorView.of(tensor, lowering.extents, packed=True)
     together = tile.chunk if in_chunks(view, tile) else 1
     elements, size = often * tile.elements, tile.dtype.bits / 8
     found.load(elements, size, together)
@@ -342,6 +342,5 @@ class _Tiled:
       if home is not None and do.Held(index, form, packed=True) not in lowering.made:
         tile = lowering.tiles[home]
         matrices = lowering.by_matrices(tile, form, product.depth) or step.index in lowering.warpgroup
-        found.share(
-          often * self._elements(form), 2, 8 if matrices else 2 if tile.order[-1] == product.depth else 1
-        )
+        together = 8 if matrices else 1 + (tile.order[-1] == product.depth)
+        found.share(often * self._elements(form), 2, together)
