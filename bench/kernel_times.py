@@ -32,7 +32,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from replay_record import FOLDER, read_group
 
 from mirage_onnx.codegen import compile_cubin, emit_kernel
-from mirage_onnx.codegen.emit import touched_bytes
 from mirage_onnx.cost.counts import BlockCounts, counts_of
 from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.cost.tiled_expected import expected_tiled_us
@@ -40,6 +39,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.choice import lowered
 from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.tensor_view import touched_bytes
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
 from mirage_onnx.target import get_target

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
@@ -16,7 +15,7 @@ from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.row_graph import RowPlan
 from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.lower.stream_graph import StreamedPlan
-from mirage_onnx.lower.tensor_view import kernel_axes, runtime_axes
+from mirage_onnx.lower.tensor_view import kernel_axes, touched_bytes
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.target import Target
 
@@ -73,15 +72,6 @@ def text_of(
     case RowPlan():
       return emit_row(threads, threads.plan, target)
   return emit_tiled(threads, threads.plan, target, kernel, beside)
-
-
-def touched_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> int:
-  """Of the tensors of a kernel, each once; those of sizes that only a launch knows are left out."""
-  unknown = {*runtime_axes(graph, kernel, extents)}
-  return sum(
-    t.dtype.bytes_of(prod(extents[a] for a in t.axes)) // t.repeat
-    for t in graph.tensors_of(kernel) if not unknown & {*t.axes}
-  )  # fmt: skip
 
 
 def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> None:

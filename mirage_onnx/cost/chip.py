@@ -24,6 +24,8 @@ FILL = tuple(CLUSTER_FILL.get(size, LARGE_CLUSTER_FILL) for size in range(17))
 #: ``sweep.csv.xz`` (as above) the fastest reader loaded 104.9 MB, of them 33.8 from memory, in 20.05 us:
 #: 5.5 TB/s without its launch. So no kernel takes less than all its loads at that.
 L2_SHARE = 0.25
+#: What memory moves at least.
+SECTOR_BYTES = 32
 #: Bytes in flight that limit nothing.
 UNLIMITED = 1e30
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import ceil, prod
 
+from mirage_onnx.cost.chip import SECTOR_BYTES
 from mirage_onnx.ir.block_ops import ACCUMULATORS
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp
@@ -30,7 +31,8 @@ IN_FLIGHT = 16
 class BlockCounts:
   """Of a block.
 
-  ``loaded_bytes``: from memory; ``shared_bytes``: to and from shared memory; ``requests``,
+  ``loaded_bytes``, ``stored_bytes``: from and to memory, elements apart from their neighbours as the sectors
+  that they are in; ``shared_bytes``: to and from shared memory; ``requests``,
   ``shared_requests``: instructions of all threads that move them; ``trips``: how often a thread waits for
   memory, one after the other; ``mma``: instructions of 16 x 8 x 16 of all warps; ``lanes``, ``special``:
   operations of all threads; barriers that it passes.
@@ -45,6 +47,7 @@ class BlockCounts:
   smem_bytes: int = 0
   held: int = 0
   loaded_bytes: float = 0
+  stored_bytes: float = 0
   shared_bytes: float = 0
   requests: float = 0
   shared_requests: float = 0
@@ -63,6 +66,7 @@ class BlockCounts:
 @dataclass(slots=True)
 class _Sums:
   loaded_bytes: float = 0
+  stored_bytes: float = 0
   shared_bytes: float = 0
   requests: float = 0
   shared_requests: float = 0
@@ -84,6 +88,11 @@ class _Sums:
   def load(self, elements: float, size: float, together: float) -> None:
     """From memory, so many elements an instruction."""
     self.loaded_bytes += elements * size
+    self.requests += elements / together
+
+  def store(self, elements: float, size: float, together: float = 1) -> None:
+    """To memory."""
+    self.stored_bytes += elements * size
     self.requests += elements / together
 
   def share(self, elements: float, size: float, together: float = 1) -> None:
@@ -117,10 +126,8 @@ def _row(threads: ThreadGraph, plan: RowPlan) -> BlockCounts:
   for step in threads.steps.before + threads.steps.after:
     match step:
       case do.Fetch():
-        tensor = threads.graph.tensor(ops[step.index].tensor)
-        wide, view = plan.axis in tensor.axes, TensorView.of(tensor, threads.extents)
-        together = plan.width if wide and view.together(plan.axis, plan.width) else 1
-        found.load(own * every if wide else every, tensor.dtype.size_bytes, together)
+        size, together, wide = _row_access(threads, plan, ops[step.index].tensor)
+        found.load(own * every if wide else every, size, together)
       case do.ThreadRun():
         elements = own if plan.axis in ops[step.index].axes else 1
         found.run((ops[i] for i in step.ops), elements * every)
@@ -128,13 +135,22 @@ def _row(threads: ThreadGraph, plan: RowPlan) -> BlockCounts:
         found.lanes += (own + 5) * every
         found.barriers += 0 if plan.packed else 2
       case do.Store():
-        tensor = threads.graph.tensor(threads.kernel.saves[step.index].tensor)
-        wide, view = plan.axis in tensor.axes, TensorView.of(tensor, threads.extents)
-        together = plan.width if wide and view.together(plan.axis, plan.width) else 1
-        found.requests += (own if wide else 1) * every / together
+        size, together, wide = _row_access(threads, plan, threads.kernel.saves[step.index].tensor)
+        found.store(own * every if wide else every / plan.threads, size, together)
   found.trips = 1 + bool(threads.steps.before)
   blocks = prod(threads.launch)
   return found.counts(blocks=blocks, warps=threads.params.warps, smem_bytes=threads.smem_bytes)
+
+
+def _row_access(threads: ThreadGraph, plan: RowPlan, name: str) -> tuple[float, int, bool]:
+  """(bytes that an element moves, elements of an instruction, whether the tensor has the row)."""
+  tensor = threads.graph.tensor(name)
+  wide, view = plan.axis in tensor.axes, TensorView.of(tensor, threads.extents)
+  if not wide:
+    return tensor.dtype.size_bytes, 1, False
+  apart = view.is_picked(plan.axis) or view.stride(plan.axis) != 1
+  size = SECTOR_BYTES if apart else tensor.dtype.size_bytes
+  return size, plan.width if view.together(plan.axis, plan.width) else 1, True
 
 
 def _streaming(threads: ThreadGraph, streamed: StreamedPlan) -> BlockCounts:
@@ -176,9 +192,11 @@ def _streaming(threads: ThreadGraph, streamed: StreamedPlan) -> BlockCounts:
       case do.Total() | do.Stage():
         found.share(behind.span(step.index).elements, 4)
       case do.Store():
-        elements = every * behind.spaces[step.index][0].per_thread
+        space, saves = behind.spaces[step.index]
+        elements = space.share
         found.lanes += elements
-        found.requests += elements
+        for save in saves:
+          found.store(elements, loop.graph.tensor(save.tensor).dtype.size_bytes)
         found.share(elements * (1 if behind.reduced else warps), 4)
   found.trips = max(1, times / threads.pipeline.stages)
   return found.counts(
@@ -264,7 +282,7 @@ class _Tiled:
         save = lowering.assignment.kernel.saves[step.index]
         elements = often * self._elements(lowering.save_form(save.arg))
         found.lanes += elements
-        found.requests += elements
+        found.store(elements, lowering.tensors[save.tensor].dtype.size_bytes)
 
   def _uses(self, step: do.ThreadStep) -> list[tuple[int, Form]]:
     """The values that a step takes, in their forms."""

@@ -18,7 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from mirage_onnx.cost.chip import ARRAYS, NUMBERS, UNLIMITED, Arithmetic, fill_of, memory_time_us
+from mirage_onnx.cost.chip import (
+  ARRAYS,
+  NUMBERS,
+  SECTOR_BYTES,
+  UNLIMITED,
+  Arithmetic,
+  fill_of,
+  memory_time_us,
+)
 from mirage_onnx.instructions import MMA
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
@@ -47,8 +55,6 @@ ALU_SHOWN = 4
 
 #: Relative difference of times beyond which two points are in order for certain.
 ROUNDING = 1e-9
-#: What the memory moves at least.
-SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)

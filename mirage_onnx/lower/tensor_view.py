@@ -157,3 +157,12 @@ def runtime_axes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> t
   """The axes of a kernel whose sizes only a launch knows."""
   axes = kernel_axes(graph, kernel)
   return tuple(sorted(a for a in axes if is_runtime(extents, a)))
+
+
+def touched_bytes(graph: UGraph, kernel: Kernel, extents: Mapping[str, int]) -> int:
+  """Of the tensors of a kernel, each once; those of sizes that only a launch knows are left out."""
+  unknown = {*runtime_axes(graph, kernel, extents)}
+  return sum(
+    t.dtype.bytes_of(prod(extents[a] for a in t.axes)) // t.repeat
+    for t in graph.tensors_of(kernel) if not unknown & {*t.axes}
+  )  # fmt: skip

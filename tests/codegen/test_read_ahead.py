@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.emit import MOST_EARLY_BYTES, touched_bytes
+from mirage_onnx.codegen.emit import MOST_EARLY_BYTES
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.ir import KernelParams
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.lower.read_ahead import is_overtaken, reads_ahead
 from mirage_onnx.lower.sizes import LaunchSizes
+from mirage_onnx.lower.tensor_view import touched_bytes
 from mirage_onnx.target import H200
 
 #: x W + (x A) B: the second kernel needs what the first one wrote only behind its loop.
