@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import onnx
 
 #: Greedy tokens behind a prompt.
 TOKENS = 16
@@ -79,3 +80,38 @@ def replaced_share(original, made):
   kept = {x for n in left for x in n.input if x in sizes} - tables
   whole = sum(sizes[x] for x in read)
   return 1 - sum(sizes[x] for x in kept) / whole, dict(Counter(n.op_type for n in graph.node)), int(whole)
+
+
+def step_alone(path, to):
+  """The branch of steps of a written model as a model of its own, ``to``, beside the same weights.
+
+  A CUDA graph can be captured of it, whatever onnxruntime does for an ``If``.
+  """
+  model = onnx.load(path, load_external_data=False)
+  holder = model.graph.node[-1]
+  branch = next(a.g for a in holder.attribute if a.name == "then_branch")
+  own = dict(zip((o.name for o in branch.output), holder.output, strict=True))
+  constants = [n for n in model.graph.node if n.op_type == "Constant"]
+  del model.graph.node[:]
+  model.graph.node.extend(constants)
+  for n in branch.node:
+    copy = model.graph.node.add()
+    copy.CopyFrom(n)
+    copy.input[:] = [own.get(i, i) for i in n.input]
+    copy.output[:] = [own.get(o, o) for o in n.output]
+  model.graph.initializer.extend(branch.initializer)
+  model.graph.value_info.extend(branch.value_info)
+  onnx.save(model, to)
+  return to
+
+
+def kernel_times(run, wait, runs=5):
+  """Kernel -> (launches of one run, microseconds of one run), slowest first; by CUPTI."""
+  from torch.profiler import ProfilerActivity, profile
+
+  with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    for _ in range(runs):
+      run()
+    wait()
+  found = [(e.key[:120], e.count / runs, round(e.device_time_total / runs, 2)) for e in seen.key_averages()]
+  return sorted(found, key=lambda f: -f[2])
