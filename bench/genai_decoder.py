@@ -6,7 +6,9 @@
 The graph is the builder's (``genai_graphs.py``), weights are random, the cache is one buffer with ``--room``
 rows. The folder is optimized as ``optimize MODEL_DIR`` does it, with its steps apart, in ``--seconds``. Then
 both sessions take a prompt and greedy tokens, and a step is timed: captured from one stream, interleaved,
-cold (``Gpu.time_us``) and warm, and as runs of onnxruntime; so is a prompt of 256 tokens.
+cold (``Gpu.time_us``) and warm, and as runs of onnxruntime; so is a prompt of 256 tokens. Beside them the
+graph with a branch but without kernels (``branch``), and the branch alone (``step``). What was searched when,
+the times of single kernels and what nodes take on the host are in the record, too.
 Writes DIR/genai_CONFIG_BITS_bBATCH.json.
 """
 
@@ -21,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from genai_graphs import CONFIGS, write
-from genai_runs import TOKENS, Decoder, replaced_share
+from genai_runs import TOKENS, Decoder, host_times, kernel_times, replaced_share, step_alone
 from packed import warm_us
 from protocol import facts, streaming_limit, write_text
 
@@ -30,10 +32,31 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 import mirage_onnx
 from mirage_onnx.custom_op.race import rounds_us
 from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.importer.steps_apart import steps_apart
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import gpu_of
 
 PROMPT, SAMPLES = 256, 15
+#: What of a row is too long for one line.
+LONG = ("regions", "kernels", "seen", "host")
+
+
+class Seen:
+  """What was searched and timed, and when."""
+
+  def __init__(self, began):
+    self.began, self.rows = began, []
+
+  def __call__(self, event):
+    kind = type(event).__name__
+    if kind in ("RegionDone", "RegionTuned", "StageEnded", "Warned"):
+      of = ("ops", "best_us", "kernel_us", "reason", "stage", "detail", "text")
+      said = {f: getattr(event, f) for f in of if hasattr(event, f)}
+      self.rows.append([round(time.monotonic() - self.began, 1), kind, said])
+
+
+def told(row):
+  print(json.dumps({k: v for k, v in row.items() if k not in LONG}, default=str), flush=True)
 
 
 def measured(args, c, work):
@@ -46,18 +69,25 @@ def measured(args, c, work):
   shapes = {"batch_size": [args.batch], "sequence_length": [1], "past_sequence_length": [args.room],
             "total_sequence_length": [args.length]}  # fmt: skip
   out.mkdir(exist_ok=True)
+  seen = Seen(began)
   found = mirage_onnx.optimize(
     source / "model.onnx", out / "model.onnx", target="local", budget_s=args.seconds, steps=True,
-    shapes=shapes, model_check=not args.keep, check=False,
+    shapes=shapes, model_check=not args.keep, check=False, emit=seen,
   )  # fmt: skip
+  row["seen"] = seen.rows
   row["optimize_s"] = round(time.monotonic() - began, 1)
-  keys = ("ops", "nodes", "status", "reason", "reason_text", "predicted_us", "measured_us", "baseline_us")
-  row["regions"] = [{k: r.get(k) for k in keys} for r in found.report["regions"]]
+  keys = ("count", "ops", "status", "reason", "reason_text", "predicted_us", "measured_us", "baseline_us")
+  row["regions"] = [
+    {k: r.get(k) for k in (*keys, *(("ugraph",) if r["status"] == "replaced" else ()))}
+    for r in sorted(
+      found.report["regions"], key=lambda r: (r["status"] != "replaced", -(r["baseline_us"] or 0))
+    )
+  ]
   row["measured"] = found.report["measured"]
   proto = onnx.load(source / "model.onnx", load_external_data=False)
   row["share"], row["step"], row["weight_bytes"] = replaced_share(proto, found.model)
   row["custom"] = sum(n.domain.startswith("ai.mirage") for n in nodes_of(found.model.graph))
-  print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
+  told(row)
   for r in row["regions"]:
     print(json.dumps(r, default=str)[:400], flush=True)
   write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
@@ -65,23 +95,30 @@ def measured(args, c, work):
   prompt = rng.integers(0, c.vocabulary, (args.batch, 8))
   with gpu.scope():
     tokens = {}
+    plain, own = source / "model.onnx", mirage_onnx.InferenceSession
+    onnx.save(steps_apart(proto, {"batch_size": args.batch}), source / "apart.onnx")
+    alone = step_alone(out / "model.onnx", out / "step.onnx")
     for name, path, make in (
-      ("ort", source / "model.onnx", None), ("ours", out / "model.onnx", mirage_onnx.InferenceSession),
+      ("ort", plain, None), ("ours", out / "model.onnx", own), ("branch", source / "apart.onnx", None),
+      ("step", alone, own),
     ):  # fmt: skip
       d = Decoder(path, c, args.batch, args.room, gpu.stream_address, make)
-      tokens[name] = d.greedy(prompt, gpu.wait)
+      if name != "step":  # of which a prompt is none
+        tokens[name] = d.greedy(prompt, gpu.wait)
       d.fill(np.random.default_rng(2))
       run, _ = d.bound(rng.integers(0, c.vocabulary, (args.batch, 1)), args.length)
-      long, _ = d.bound(rng.integers(0, c.vocabulary, (args.batch, PROMPT)), PROMPT)
       for _ in range(3):
-        long()
         run()
-      gpu.wait()
-      if make:
-        row["launches"] = sum(mirage_onnx.launches(d.session).values())
-      captured[name] = run
       runs[name] = lambda run=run: (run(), gpu.wait())
-      prompts[name] = lambda long=long: (long(), gpu.wait())
+      captured[name] = run
+      if name in ("ort", "ours"):
+        long, _ = d.bound(rng.integers(0, c.vocabulary, (args.batch, PROMPT)), PROMPT)
+        for _ in range(3):
+          long()
+        prompts[name] = lambda long=long: (long(), gpu.wait())
+      gpu.wait()
+      if name == "ours":
+        row["launches"] = sum(mirage_onnx.launches(d.session).values())
     same = sum(a == b for a, b in zip(tokens["ort"][0], tokens["ours"][0], strict=True))
     a, b = (tokens[n][1].astype(float) for n in ("ort", "ours"))
     row["tokens_equal"] = f"{same} of {TOKENS}"
@@ -89,16 +126,32 @@ def measured(args, c, work):
     for key, of in (("run_us", runs), ("prompt_us", prompts)):
       times = np.median(rounds_us(list(of.values())), axis=1)
       row[key] = dict(zip(of, times.round(1).tolist(), strict=True))
-    print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
+    told(row)
     write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
     cache = 2 * c.layers * args.batch * c.own * args.length * c.size * 2
     arms = {"read": streaming_limit(gpu, row["weight_bytes"] + cache)[0]}
-    arms |= {name: gpu.capture(run) for name, run in captured.items()}
+    for name, run in captured.items():
+      try:
+        arms[name] = gpu.capture(run)
+      except Exception as error:
+        row[f"capture_{name}"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     calls = list(arms.values())
     cold = np.median(gpu.time_us(calls, SAMPLES), axis=1)
     row["cold_us"] = dict(zip(arms, cold.round(1).tolist(), strict=True))
     row["warm_us"] = dict(zip(arms, (round(x, 1) for x in warm_us(gpu, calls, SAMPLES)), strict=True))
-  print(json.dumps({k: v for k, v in row.items() if k != "regions"}, default=str), flush=True)
+    told(row)
+    write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
+    row["kernels"] = {}
+    for name in ("ort", "ours"):
+      row["kernels"][name] = kernel_times(captured[name], gpu.wait)
+      print(name, *row["kernels"][name], sep="\n  ", flush=True)
+    row["host"] = {}
+    for name, path, make in (("ort", plain, None), ("ours", out / "model.onnx", own)):
+      d = Decoder(path, c, args.batch, args.room, gpu.stream_address, make, profile=args.work / name)
+      run, _ = d.bound(rng.integers(0, c.vocabulary, (args.batch, 1)), args.length)
+      row["host"][name] = host_times(d.session, run, gpu.wait)
+      print(name, *row["host"][name][:40], sep="\n  ", flush=True)
+  told(row)
   return row
 
 

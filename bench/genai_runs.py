@@ -1,8 +1,11 @@
 """Runs of a decoder of genai's builder, its caches one buffer each, and what of it kernels have replaced."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import onnx
 
 #: Greedy tokens behind a prompt.
 TOKENS = 16
@@ -11,14 +14,16 @@ TOKENS = 16
 class Decoder:
   """A session whose caches are one buffer each."""
 
-  def __init__(self, path, c, batch, room, stream=None, make=None):
-    """``stream``: of the GPU; without it on the CPU."""
+  def __init__(self, path, c, batch, room, stream=None, make=None, profile=None):
+    """``stream``: of the GPU; without it on the CPU. ``profile``: where onnxruntime writes its own."""
     import onnxruntime as ort
 
     self.ort, self.c, self.batch = ort, c, batch
     self.device = "cuda" if stream else "cpu"
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    if profile:
+      options.enable_profiling, options.profile_file_prefix = True, str(profile)
     own = [("CUDAExecutionProvider", {"user_compute_stream": str(stream)})] if stream else []
     providers = [*own, "CPUExecutionProvider"]
     self.session = (make or ort.InferenceSession)(str(path), options, providers=providers)
@@ -79,3 +84,52 @@ def replaced_share(original, made):
   kept = {x for n in left for x in n.input if x in sizes} - tables
   whole = sum(sizes[x] for x in read)
   return 1 - sum(sizes[x] for x in kept) / whole, dict(Counter(n.op_type for n in graph.node)), int(whole)
+
+
+def step_alone(path, to):
+  """The branch of steps of a written model as a model of its own, ``to``, beside the same weights.
+
+  A CUDA graph can be captured of it, whatever onnxruntime does for an ``If``.
+  """
+  model = onnx.load(path, load_external_data=False)
+  holder = model.graph.node[-1]
+  branch = next(a.g for a in holder.attribute if a.name == "then_branch")
+  own = dict(zip((o.name for o in branch.output), holder.output, strict=True))
+  constants = [n for n in model.graph.node if n.op_type == "Constant"]
+  del model.graph.node[:]
+  model.graph.node.extend(constants)
+  for n in branch.node:
+    copy = model.graph.node.add()
+    copy.CopyFrom(n)
+    copy.input[:] = [own.get(i, i) for i in n.input]
+    copy.output[:] = [own.get(o, o) for o in n.output]
+  model.graph.initializer.extend(branch.initializer)
+  model.graph.value_info.extend(branch.value_info)
+  onnx.save(model, to)
+  return to
+
+
+def kernel_times(run, wait, runs=5):
+  """Kernel -> (launches of one run, microseconds of one run), slowest first; by CUPTI."""
+  from torch.profiler import ProfilerActivity, profile
+
+  with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    for _ in range(runs):
+      run()
+    wait()
+  found = [(e.key[:120], e.count / runs, round(e.device_time_total / runs, 2)) for e in seen.key_averages()]
+  return sorted(found, key=lambda f: -f[2])
+
+
+def host_times(session, run, wait, runs=30):
+  """Node -> (runs of it, microseconds of the host in one run of the model), by onnxruntime's own profile."""
+  for _ in range(runs):
+    run()
+    wait()
+  events = json.loads(Path(session.end_profiling()).read_text())
+  whole = [e for e in events if e.get("name") == "model_run"][runs // 2 :]
+  begin, count, found = whole[0]["ts"], len(whole), Counter()
+  for e in events:
+    if e.get("cat") in ("Node", "Session") and e["ts"] >= begin:
+      found[e["name"].removesuffix("_kernel_time")] += e["dur"]
+  return sorted(((n, round(us / count, 1)) for n, us in found.items()), key=lambda f: -f[1])

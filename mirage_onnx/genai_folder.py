@@ -95,7 +95,7 @@ class GenaiFolder:
     """Sizes of the dynamic dimensions of a model; those that are ``given`` count.
 
     Names are those of genai's builder: a cache as long as the config lets it get (``MOST_ROOM`` at most),
-    half of it attended to; of a decoder whose ``steps`` have a branch, one new token.
+    half of it attended to, or a window; of a decoder whose ``steps`` have a branch, one new token.
     """
     model, search = (s if isinstance(s := self.config.get(k), dict) else {} for k in ("model", "search"))
     context = _number(model.get("context_length")) or CONTEXT
@@ -103,12 +103,15 @@ class GenaiFolder:
     whole = max(2, longest // 2)
     decoder = model.get("decoder")
     head = _number(decoder.get("head_size")) if isinstance(decoder, dict) else None
+    moved = decoder.get("sliding_window") if isinstance(decoder, dict) else None
+    window = (_number(moved.get("window_size")) if isinstance(moved, dict) else None) or longest
     known = {
       "batch_size": (1,),
       "sequence_length": tuple(n for n in NEW_TOKENS if n < longest) or (1,),
       "past_sequence_length": (longest if search.get("past_present_share_buffer") else whole - 1,),
       "total_sequence_length": (whole,),
       **({"kv_cache_dim": (head,)} if head else {}),
+      **dict.fromkeys(("past_sliding_length", "total_sliding_length"), (min(longest, window),)),
     }
     loaded = load_model(self.path / file, steps={} if steps else None)
     if loaded.nested is not None and is_apart(loaded.nested):

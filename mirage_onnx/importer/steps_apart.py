@@ -1,7 +1,8 @@
 """A decoder whose steps have a branch of their own: one new token, a cache that has room for it.
 
 The graph that onnxruntime-genai's builder writes takes a prompt or one new token, and its caches may be
-one buffer or grow; which it is shows each run. So that kernels for steps need not be right, nor fast,
+one buffer or grow; which it is shows each run. (Caches of a window only, as Gemma-3 has them beside the
+others, stay as they are.) So that kernels for steps need not be right, nor fast,
 for prompts, the graph stands twice in an ``If``: with one new token in a cache that keeps its size, and
 as it was for all else. Both branches read the same weights.
 """
@@ -171,7 +172,8 @@ def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
   known = {v.name: _dims(v) for v in (*graph.value_info, *graph.input, *graph.output)}
   if not nodes or any(o not in makers for o in outputs) or any(map(subgraphs, graph.node)):
     return None
-  new, pasts, sizes = set[int | str](), set[int | str](), dict[str, int]()
+  new, pasts, windows = set[int | str](), set[int | str](), set[int | str]()
+  sizes = dict[str, int]()
   for n in nodes:
     if len(n.input) <= _TOTAL or len(n.output) != 3 or not outputs.issuperset(n.output[1:]):
       return None
@@ -179,7 +181,7 @@ def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
     if len(query) != 3 or any(n.input[i] not in inputs for i in _PASTS) or any(len(c) != 4 for c in caches):
       return None
     new.add(query[1])
-    pasts |= {c[2] for c in caches}
+    (windows if _holds_window(n) else pasts).update(c[2] for c in caches)
     heads = _number(n, "num_heads") + (0 if n.input[1] else 2 * _number(n, "kv_num_heads"))
     if isinstance(query[2], int) and heads and query[2] % heads == 0:
       sizes |= {c[3]: query[2] // heads for c in caches if isinstance(c[3], str)}
@@ -188,12 +190,18 @@ def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
   has_new = any(first in known[name] for name in inputs)
   if not (isinstance(first, str) and first and isinstance(past, str) and past and total and has_new):
     return None
-  if first == past or len({n.input[_TOTAL] for n in nodes}) != 1:
+  if first == past or {first, past} & windows or len({n.input[_TOTAL] for n in nodes}) != 1:
     return None
-  lengths = {past, *(d for n in nodes for d in known.get(n.output[1], ())[2:3])}
+  lengths = {past, *windows, *(d for n in nodes for d in known.get(n.output[1], ())[2:3])}
   names = {d for name in inputs for d in known[name] if d not in lengths | {*sizes}}
   fixed = {n: size for n, size in wanted.items() if n in names and " " not in n} | {first: 1}
-  return _Decoder(fixed, nodes[0].input[_PASTS[0]], total, nodes[0].input[_TOTAL], sizes)
+  one = next(n for n in nodes if not _holds_window(n))
+  return _Decoder(fixed, one.input[_PASTS[0]], total, one.input[_TOTAL], sizes)
+
+
+def _holds_window(node: NodeProto) -> bool:
+  """Whether a cache is as long as a window, which moves: it has no room to keep."""
+  return bool(_number(node, "sliding_window_cache"))
 
 
 def _number(node: NodeProto, name: str) -> int:
@@ -265,9 +273,9 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
     copy.CopyFrom(n)
     copy.input[:] = [own.get(i, i) for i in n.input]
     copy.output[:] = [own.get(o, o) for o in n.output]
-    if is_step and n.op_type == CACHED:
+    if is_step and n.op_type == CACHED and not _holds_window(n):
       copy.metadata_props.add(key=STEPS, value=CACHED)
-  caches = {x for n in graph.node if n.op_type == CACHED for x in n.output[1:]}
+  caches = {x for n in graph.node if n.op_type == CACHED and not _holds_window(n) for x in n.output[1:]}
   room = next(_dims(v)[2] for v in graph.input if v.name == d.past)
 
   def said(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:

@@ -173,14 +173,17 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
 
 
 def _again(graph: Graph, cut: Cut, outputs: frozenset[str]) -> int:
-  """Most values on a path that are computed here, and for others who read them."""
+  """Most nodes on a path that are computed here, and for others who read what they yield."""
   found: dict[str, int] = {}
   for name in sorted(cut.nodes, key=graph.order.__getitem__):
     before = max((found.get(i, 0) for i in graph.reads[name]), default=0)
-    for o in graph.node[name].outputs:
-      readers = graph.consumers.get(o, ())
-      shared = o in graph.program.outputs or not cut.nodes.issuperset(readers)
-      found[o] = before + (shared and o not in outputs)
+    made = graph.node[name].outputs
+    shared = any(
+      o not in outputs
+      and (o in graph.program.outputs or not cut.nodes.issuperset(graph.consumers.get(o, ())))
+      for o in made
+    )
+    found |= dict.fromkeys(made, before + shared)
   return max(found[o] for o in outputs)
 
 

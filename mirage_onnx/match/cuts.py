@@ -9,7 +9,7 @@ is bounded by counts of contractions, nodes and leaves.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from mirage_onnx.match.borders import Borders
@@ -35,7 +35,7 @@ class Limits:
   #: A contraction with a weight feeds another one of its region only if its result has at most
   #: this many columns: every block of the second would compute it again.
   inner_columns: int = 32
-  #: Values that others read, too, and that a region computes again one from the other: of a chain
+  #: Nodes whose results others read, too, and that a region computes again one from the other: of a chain
   #: of residual sums through many layers it reads one.
   again: int = 2
   #: Whether contractions of two activations are in regions.
@@ -50,6 +50,9 @@ class Limits:
 
 #: What a kernel of ``superopt.space.ALL`` can hold: a softmax between two contractions.
 TILED = Limits(depth=4, runtime=True, within=1)
+#: Of the steps of a decoder, where a node is a norm and the sum before it: with more, four times as many
+#: regions are searched, most of them chains of sums that no choice wants.
+TILED_STEPS = replace(TILED, again=1)
 
 
 @dataclass(frozen=True, slots=True)

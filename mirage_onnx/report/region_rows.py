@@ -80,7 +80,7 @@ def _row(run: Run, name: str, o: Outcome, count: int) -> dict[str, Any]:
     "choice": ("measured" if measured else "predicted") if replaced else None,
     "ran": ("measured" if measured else o.ran or "never ran") if replaced else None,
     "ugraph": print_ugraph(chosen.ugraph) if chosen else None,
-    "predicted_us": round(chosen.predicted_us, 3) if chosen else None,
+    "predicted_us": round(float(chosen.predicted_us), 3) if chosen else None,
     "measured_us": round(measured.kernel_us, 3) if measured else None,
     "baseline_us": round(measured.ort_us if measured else o.baseline_us, 3) if measured or known else None,
     "unknown_nodes": unknown,
@@ -91,7 +91,7 @@ def _row(run: Run, name: str, o: Outcome, count: int) -> dict[str, Any]:
       {
         "sizes": p.sizes,
         "baseline_us": round(p.baseline_us, 3),
-        "predicted_us": round(p.kernel_us, 3),
+        "predicted_us": round(float(p.kernel_us), 3),
       }
       for p in o.points
     ],

@@ -49,6 +49,8 @@ def chained_points(
     return ()
   if kernel.loop is None or rows == kernel.loop:
     return ()
+  if any(prod(extents[a] for a in op.axes if a != rows) < WGMMA.columns[0] for op in products):
+    return ()  # a vector of activations beside weights: memory says what that takes
   found = [(_time_us(kernel, tensors, extents, rows, p, target), p) for p in _points(kernel, extents, rows)]
   return tuple(sorted(found, key=lambda f: (f[0], f[1].to_text()))[:keep])
 

@@ -188,3 +188,34 @@ NO_DECODERS = {
 def test_models_that_stay_as_they_are(name):
   model = NO_DECODERS[name]()
   assert steps_apart(model) is model
+
+
+def test_caches_of_a_window_stay(tmp_path):
+  """Beside one with room: steps are apart all the same, and the window is nobody's room."""
+  model = decoder(layers=2)
+  (window,) = (n for n in model.graph.node if n.name == "it0")
+  window.attribute.extend(
+    [helper.make_attribute(n, v) for n, v in (("local_window_size", 8), ("sliding_window_cache", 1))]
+  )
+  for v in (*model.graph.input, *model.graph.output):
+    if "_0_" in v.name:
+      v.type.tensor_type.shape.dim[2].dim_param = f"{v.name[:4]}_window"
+  apart = steps_apart(model, {"past_window": 8, "past": 16})
+  assert is_apart(apart)
+  step, others = (a.g for a in apart.graph.node[-1].attribute)
+  marked = [n.name for n in step.node if n.metadata_props]
+  assert marked == ["it1"] and [n.op_type for n in step.node] == [n.op_type for n in others.node]
+  rows = {o.name: o.type.tensor_type.shape.dim[2].dim_param for o in step.output if "present" in o.name}
+  assert {rows[n] for n in rows if "_0_" in n} == {"pres_window"} and {*rows.values()} == {
+    "pres_window",
+    "past",
+  }
+  taken = [x for n in apart.graph.node if n.op_type == "Shape" for x in n.input]
+  assert "past_1_k" in taken and not any("_0_" in x for x in taken)
+  for v in model.graph.input:  # all caches hold windows only
+    if "past" in v.name:
+      v.type.tensor_type.shape.dim[2].dim_param = "past_window"
+  for n in model.graph.node:
+    if n.name == "it1":
+      n.attribute.append(helper.make_attribute("sliding_window_cache", 1))
+  assert not is_apart(steps_apart(model))

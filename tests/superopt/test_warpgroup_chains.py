@@ -45,3 +45,30 @@ def test_kernels_without_any(change):
 
 def test_a_gpu_without_it():
   assert points(target=replace(H100, instructions=()))[1] == ()
+
+
+GATED = """ugraph 1
+tensor i0 f16[a0] input
+tensor i1 f16[a1,a0] weight
+tensor i2 f16[a1,a0] weight
+tensor o0 f16[a1] output
+kernel k0 grid=a1 cluster=a0 loop=a0
+  %0 = load i0 imap=- cmap=a0 fmap=a0 : f16[a0] loop B_frag
+  %1 = load i1 imap=a1 cmap=a0 fmap=a0 : f16[a1,a0] loop A_frag
+  %2 = matmul[a0] %1 %0 : f32[a1] loop C_frag
+  %3 = acc_sum %2 : f32[a1] post column
+  %4 = red_sum %3 : f32[a1] post column
+  %5 = load i2 imap=a1 cmap=a0 fmap=a0 : f16[a1,a0] loop A_frag
+  %6 = matmul[a0] %5 %0 : f32[a1] loop C_frag
+  %7 = acc_sum %6 : f32[a1] post column
+  %8 = red_sum %7 : f32[a1] post column
+  %9 = mul %4 %8 : f32[a1] post column
+  %10 = cast %9 : f16[a1] post column
+  save o0 = %10 omap=a1
+"""
+
+
+def test_weights_beside_one_vector():
+  """Two products with rows of weights, but no columns: their time is memory's, and no wgmma is for them."""
+  assert rows_of(parse_ugraph(GATED).kernels[0], {"a0": 4096, "a1": 14336}) == "a1"
+  assert points(GATED, a0=4096, a1=14336)[1] == ()
