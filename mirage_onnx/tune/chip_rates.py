@@ -27,7 +27,7 @@ _THREADS, _BLOCKS = 256, 4
 #: Products of a turn of a warp: rows x columns x depth, as many sums as are independent.
 _SUMS, _PRODUCT_FLOPS = 4, 2 * 16 * 8 * 16
 
-_READ = """
+READ = """
 extern "C" __global__ void read_again(const uint4* data, unsigned count, unsigned turns, unsigned* out) {
     unsigned step = gridDim.x * blockDim.x, acc = 0;
     for (unsigned turn = 0; turn < turns; ++turn)
@@ -91,23 +91,32 @@ def l2_tbps(gpu: Gpu) -> float:
   each = gpu.target.multiprocessors * _BLOCKS * _THREADS * 16
   size = each * max(1, gpu.target.l2_bytes // 3 // each)
   data, out = gpu.put(np.random.default_rng(0).integers(0, 2**32, size // 4, dtype=np.uint32)), gpu.empty(4)
-  turn_us = _slope_us(gpu, _READ, "read_again", _READS, lambda turns: [data, size // 16, turns, out])
+  turn_us = _slope_us(gpu, READ, "read_again", _READS, lambda turns: [data, size // 16, turns, out])
   return size / turn_us / 1e6
 
 
 def tensor_tflops(gpu: Gpu, kind: str) -> float:
   """TFLOP/s of the instruction with operands of one type."""
-  text = _PRODUCT.replace("TYPE", kind).replace("SUMS", str(_SUMS))
   out = gpu.empty(4)
-  turn_us = _slope_us(gpu, text, "products", _PRODUCTS, lambda turns: [turns, out])
+  turn_us = _slope_us(gpu, product_text(kind), "products", _PRODUCTS, lambda turns: [turns, out])
   warps = gpu.target.multiprocessors * _BLOCKS * _THREADS // 32
   return warps * _SUMS * _PRODUCT_FLOPS / turn_us / 1e6
 
 
+def product_text(kind: str) -> str:
+  """Of the kernel that multiplies operands of one type."""
+  return _PRODUCT.replace("TYPE", kind).replace("SUMS", str(_SUMS))
+
+
+def barrier_text() -> str:
+  """Of the kernel whose blocks meet."""
+  return _BARRIER.replace("THREADS", str(_THREADS))
+
+
 def barrier_us(gpu: Gpu) -> float:
   """Microseconds of a barrier with its way through shared memory."""
-  text, out = _BARRIER.replace("THREADS", str(_THREADS)), gpu.empty(4)
-  return _slope_us(gpu, text, "barriers", _BARRIERS, lambda turns: [turns, out], blocks=1)
+  out = gpu.empty(4)
+  return _slope_us(gpu, barrier_text(), "barriers", _BARRIERS, lambda turns: [turns, out], blocks=1)
 
 
 def _slope_us(

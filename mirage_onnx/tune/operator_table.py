@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
@@ -39,22 +40,51 @@ SAMPLES = 5
 Clock = Callable[[bytes, Mapping[str, np.ndarray]], np.ndarray]
 
 
-def measure_table(clock: Clock, until: float) -> dict[str, Any]:
-  """``ops`` and ``matmul`` as in a table's file; what was not asked ``until`` then is left out.
+class OperatorTimes(msgspec.Struct, frozen=True):
+  """A table's file (``targets/tables``): (elements, us) by operator, (rows, k, n, us) of products.
+
+  ``failed``: points that could not be had, and why.
+  """
+
+  ort: str
+  ops: dict[str, tuple[tuple[int, float], ...]]
+  matmul: tuple[tuple[int, int, int, float], ...]
+  failed: tuple[str, ...] = ()
+
+  @property
+  def points(self) -> int:
+    return len(self.matmul) + sum(map(len, self.ops.values()))
+
+  def text(self) -> str:
+    """As ``Target.table`` has it."""
+    return msgspec.json.encode(self).decode()
+
+
+def operator_times(gpu: Gpu, until: float) -> OperatorTimes:
+  """Of the present GPU."""
+  import onnxruntime
+
+  return measure_table(gpu_clock(gpu), until, onnxruntime.__version__)
+
+
+def measure_table(clock: Clock, until: float, ort: str = "") -> OperatorTimes:
+  """What was not asked ``until`` then (of time.monotonic) is left out.
 
   Products first, the largest sizes before the others: they are most of what a region can gain.
   """
-  ops, matmul, failed = dict[str, list[list[float]]](), list[list[float]](), list[str]()
+  ops, matmul = dict[str, list[tuple[int, float]]](), list[tuple[int, int, int, float]]()
+  failed = list[str]()
   for k, n in reversed(WEIGHTS):
     for m in BATCHES:
       us = _asked(clock, f"MatMul {m} {k} {n}", *product(m, k, n), 2 * k * n, until, failed)
-      matmul += [[m, k, n, us]] if us is not None else []
+      matmul += [(m, k, n, us)] if us is not None else []
   for shape in reversed(ROWS):
     for op in OPERATORS:
       us = _asked(clock, f"{op} {shape}", *operator(op, shape), 0, until, failed)
       if us is not None:
-        ops.setdefault(op, []).append([shape[0] * shape[1], us])
-  return {"ops": {k: sorted(v) for k, v in sorted(ops.items())}, "matmul": sorted(matmul), "failed": failed}
+        ops.setdefault(op, []).append((shape[0] * shape[1], us))
+  by_size = {op: tuple(sorted(points)) for op, points in sorted(ops.items())}
+  return OperatorTimes(ort, by_size, tuple(sorted(matmul)), tuple(failed))
 
 
 def gpu_clock(gpu: Gpu) -> Clock:
@@ -66,7 +96,11 @@ def gpu_clock(gpu: Gpu) -> Clock:
       run = OrtRun(gpu, model, feeds)
 
       def several(count: int) -> Callable[[], object]:
-        return gpu.capture(lambda: [run() for _ in range(count)])
+        def work() -> None:
+          for _ in range(count):
+            run()
+
+        return gpu.capture(work)
 
       return gpu.time_us([several(count) for count in RUNS], SAMPLES)
 
@@ -98,7 +132,8 @@ def operator(op: str, shape: tuple[int, int]) -> tuple[bytes, dict[str, np.ndarr
   """One node over ``shape``; AddRow: an Add whose second operand is a row; Concat: 7 parts of 8 and one."""
   kind = F32 if op in IN_F32 else F16
   constants, attributes, out, out_kind = dict[str, np.ndarray](), dict[str, Any](), shape, kind
-  feeds = {name: _drawn(shape, kind) for name in ("x", "y")[: OPERATORS[op]]}
+  x = _drawn(shape, kind)
+  feeds = {"x": x, "y": np.ascontiguousarray(x[:, ::-1])} if OPERATORS[op] == 2 else {"x": x}
   row = _drawn(shape[-1:], kind)
   if op == "AddRow":
     constants = {"row": row}
