@@ -1,7 +1,8 @@
 """The table of ONNX Runtime's operators (``tune/baseline.py``) of the present GPU, in half a minute.
 
-The grid and the operators are those of ``bench/baseline_table.py``. Each is a model of one node, whose run is
-captured: one more in a row of runs, or, of a product whose weight no cache keeps, the run from a cold cache
+``targets/tables/operators.json`` says of which: operators over tensors of several sizes, products of several
+weights and rows (those of ``bench/baseline_table.py``). Each is a model of one node, whose run is captured:
+one more in a row of runs, or, of a product whose weight no cache keeps, the run from a cold cache
 (``tune/node_times.py`` times nodes of a model so, too). A point that fails is left out.
 """
 
@@ -9,35 +10,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
+from mirage_onnx.targets import table_path
 from mirage_onnx.tune.node_times import RUNS, node_us
 
 if TYPE_CHECKING:
   from mirage_onnx.tune.device import Gpu
 
-F16, F32 = TensorProto.FLOAT16, TensorProto.FLOAT
-#: Shapes of the operators, sizes of weights, and rows of the products with them.
-ROWS = ((8, 64), (8, 1024), (8, 4096), (64, 4096), (512, 4096), (4096, 4096))
-WEIGHTS = (
-  (64, 64), (64, 128), (256, 256), (768, 768), (768, 3072), (1024, 1024), (4096, 4096), (4096, 14336),
-)  # fmt: skip
-BATCHES = (1, 2, 8, 16, 64, 256)
-#: Operators, and how many operands of the first one's shape they have.
-OPERATORS = {
-  "Add": 2, "AddRow": 1, "Sub": 2, "Mul": 2, "Div": 2, "Cast": 1, "Pow": 1, "Sqrt": 1, "Reciprocal": 1,
-  "Sigmoid": 1, "Exp": 1, "Erf": 1, "Tanh": 1, "Relu": 1, "Gelu": 1, "ReduceMean": 1,
-  "LayerNormalization": 1, "Softmax": 1, "Neg": 1, "Concat": 2,
-}  # fmt: skip
-#: As in the norms of a model in half precision.
-IN_F32 = frozenset({"Pow", "ReduceMean", "Sqrt", "Reciprocal"})
+#: Elements of an operand that are drawn, and repeated: drawing all takes longer than measuring.
+_DRAWN = 1 << 18
 SAMPLES = 5
 #: Runs of a session: microseconds of ``RUNS`` runs in a row, (2, samples).
 Clock = Callable[[bytes, Mapping[str, np.ndarray]], np.ndarray]
+
+
+class OperatorRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+  """An operator of the grid: ``op``, if its name is another; ``operands`` of the shape of the first one.
+
+  ``constants``: what it reads behind them: a ``row``, ``two``, ``axes``. ``type``: of the operands;
+  ``yields``: of the result, if it is another. ``columns``: of the result, if not those of the operands.
+  ``parts``: the second operand is one of so many of the first.
+  """
+
+  op: str = ""
+  operands: int = 1
+  constants: tuple[str, ...] = ()
+  attributes: dict[str, int] = {}
+  type: str = "float16"
+  yields: str = ""
+  columns: int = 0
+  parts: int = 0
+
+
+class OperatorGrid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+  """``rows``: shapes of the operators; ``weights``, ``batches``: of the products."""
+
+  rows: tuple[tuple[int, int], ...]
+  weights: tuple[tuple[int, int], ...]
+  batches: tuple[int, ...]
+  ops: dict[str, OperatorRow]
+
+
+@cache
+def grid() -> OperatorGrid:
+  """What is asked."""
+  return msgspec.json.decode(table_path("operators").read_bytes(), type=OperatorGrid)
 
 
 class OperatorTimes(msgspec.Struct, frozen=True):
@@ -74,12 +98,13 @@ def measure_table(clock: Clock, until: float, ort: str = "") -> OperatorTimes:
   """
   ops, matmul = dict[str, list[tuple[int, float]]](), list[tuple[int, int, int, float]]()
   failed = list[str]()
-  for k, n in reversed(WEIGHTS):
-    for m in BATCHES:
+  wanted = grid()
+  for k, n in reversed(wanted.weights):
+    for m in wanted.batches:
       us = _asked(clock, f"MatMul {m} {k} {n}", *product(m, k, n), 2 * k * n, until, failed)
       matmul += [(m, k, n, us)] if us is not None else []
-  for shape in reversed(ROWS):
-    for op in OPERATORS:
+  for shape in reversed(wanted.rows):
+    for op in wanted.ops:
       us = _asked(clock, f"{op} {shape}", *operator(op, shape), 0, until, failed)
       if us is not None:
         ops.setdefault(op, []).append((shape[0] * shape[1], us))
@@ -124,55 +149,46 @@ def _asked(
 
 def product(m: int, k: int, n: int) -> tuple[bytes, dict[str, np.ndarray]]:
   """x[m, k] @ w[k, n]; the weight is an input as x is, no kernel of it depends on that."""
-  feeds = {"x": _drawn((m, k), F16), "w": _drawn((k, n), F16)}
-  return _model([helper.make_node("MatMul", ["x", "w"], ["y"])], feeds, (F16, (m, n)), {}), feeds
+  feeds = {"x": _drawn((m, k), "float16"), "w": _drawn((k, n), "float16")}
+  return _model(helper.make_node("MatMul", ["x", "w"], ["z"]), feeds, {}, "float16", (m, n)), feeds
 
 
-def operator(op: str, shape: tuple[int, int]) -> tuple[bytes, dict[str, np.ndarray]]:
-  """One node over ``shape``; AddRow: an Add whose second operand is a row; Concat: 7 parts of 8 and one."""
-  kind = F32 if op in IN_F32 else F16
-  constants, attributes, out, out_kind = dict[str, np.ndarray](), dict[str, Any](), shape, kind
-  x = _drawn(shape, kind)
-  feeds = {"x": x, "y": np.ascontiguousarray(x[:, ::-1])} if OPERATORS[op] == 2 else {"x": x}
-  row = _drawn(shape[-1:], kind)
-  if op == "AddRow":
-    constants = {"row": row}
-  elif op == "Cast":
-    attributes, out_kind = {"to": F32}, F32
-  elif op == "Pow":
-    constants = {"p": np.array(2.0, np.float32)}
-  elif op == "ReduceMean":
-    constants, out = {"axes": np.array([-1], np.int64)}, (shape[0], 1)
-  elif op == "LayerNormalization":
-    constants = {"scale": row, "bias": row}
-  elif op == "Concat":
-    attributes = {"axis": 0}
-    feeds = {"x": feeds["x"][: shape[0] * 7 // 8], "y": feeds["y"][: shape[0] // 8]}
-  name = "Add" if op == "AddRow" else op
-  node = helper.make_node(name, [*feeds, *constants], ["z"], **attributes)
-  return _model([node], feeds, (out_kind, out), constants), feeds
+def operator(name: str, shape: tuple[int, int]) -> tuple[bytes, dict[str, np.ndarray]]:
+  """One node over ``shape``, as its row of the grid says."""
+  row = grid().ops[name]
+  x = _drawn(shape, row.type)
+  feeds = {"x": x, "y": np.ascontiguousarray(x[:, ::-1])} if row.operands == 2 else {"x": x}
+  if row.parts:  # all parts but one, and one: parts of unequal sizes take longer
+    one = shape[0] // row.parts
+    feeds = {"x": feeds["x"][:-one], "y": feeds["y"][:one]}
+  made = {
+    "row": _drawn(shape[-1:], row.type), "two": np.array(2.0, np.float32), "axes": np.array([-1], np.int64)
+  }  # fmt: skip
+  constants = {f"{kind}{i}": made[kind] for i, kind in enumerate(row.constants)}
+  node = helper.make_node(row.op or name, [*feeds, *constants], ["z"])
+  node.attribute.extend(helper.make_attribute(k, v) for k, v in row.attributes.items())
+  out = (shape[0], row.columns or shape[1])
+  return _model(node, feeds, constants, row.yields or row.type, out), feeds
 
 
 def _model(
-  nodes: list[Any], feeds: Mapping[str, np.ndarray], out: tuple[int, tuple[int, ...]],
-  constants: Mapping[str, np.ndarray],
+  node: NodeProto, feeds: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray], type_: str,
+  shape: tuple[int, ...],
 ) -> bytes:  # fmt: skip
-  kind, shape = out
-  inputs = [
-    helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-    for n, x in feeds.items()
-  ]
-  graph = helper.make_graph(
-    nodes, "node", inputs, [helper.make_tensor_value_info(nodes[-1].output[0], kind, shape)],
-    [numpy_helper.from_array(x, n) for n, x in constants.items()],
-  )  # fmt: skip
+  """``type_``, ``shape``: of what the node yields."""
+
+  def info(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
+
+  inputs = [info(n, x.dtype, x.shape) for n, x in feeds.items()]
+  stored = [numpy_helper.from_array(x, n) for n, x in constants.items()]
+  graph = helper.make_graph([node], "node", inputs, [info("z", np.dtype(type_), shape)], stored)
   opset = helper.make_opsetid("", 20)
   return helper.make_model(graph, opset_imports=[opset], ir_version=10).SerializeToString()
 
 
-def _drawn(shape: tuple[int, ...], kind: int) -> np.ndarray:
-  """Between 0.5 and 1.5, which every operator takes; repeated, as drawing takes longer than measuring."""
-  size = int(np.prod(shape))
-  some = np.random.default_rng(0).uniform(0.5, 1.5, min(size, 1 << 18))
-  values = np.resize(some, size).reshape(shape)
-  return values.astype(np.float16 if kind == F16 else np.float32)
+def _drawn(shape: tuple[int, ...], type_: str) -> np.ndarray:
+  """Between 0.5 and 1.5, which every operator takes."""
+  size = prod(shape)
+  some = np.random.default_rng(0).uniform(0.5, 1.5, min(size, _DRAWN))
+  return np.resize(some, size).reshape(shape).astype(type_)

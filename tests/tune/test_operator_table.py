@@ -11,15 +11,7 @@ from mirage_onnx.target import Rated, get_target
 from mirage_onnx.tune import operator_table
 from mirage_onnx.tune.baseline import load_table
 from mirage_onnx.tune.node_times import RUNS
-from mirage_onnx.tune.operator_table import (
-  BATCHES,
-  OPERATORS,
-  ROWS,
-  WEIGHTS,
-  measure_table,
-  operator,
-  product,
-)
+from mirage_onnx.tune.operator_table import grid, measure_table, operator, product
 
 
 def clock(model, feeds):
@@ -28,7 +20,7 @@ def clock(model, feeds):
   return np.array([[n * us] * 3 for n in RUNS])
 
 
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", grid().ops)
 def test_each_operator_runs_and_stays_finite(op):
   model, feeds = operator(op, (8, 64))
   (y,) = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
@@ -46,7 +38,7 @@ def test_the_grid_of_the_table(monkeypatch):
   monkeypatch.setattr(operator_table, "_drawn", lambda shape, kind: np.broadcast_to(np.float16(1), shape))
   monkeypatch.setattr(operator_table, "_model", lambda *of: b"")
   found = measure_table(clock, time.monotonic() + 60, "1.31")
-  assert not found.failed and found.points == len(ROWS) * len(OPERATORS) + len(WEIGHTS) * len(BATCHES)
+  assert not found.failed and found.points == 6 * 20 + 8 * 6
   # A weight that no cache keeps is timed cold, with all that a run takes.
   assert {p[:3]: p[3] for p in found.matmul}[8, 4096, 4096] == pytest.approx(35.6, abs=0.1)
   assert dict(found.ops["Add"])[16777216] == pytest.approx(2 + 67.1, abs=0.1)
