@@ -19,10 +19,12 @@ import os
 import pickle
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
+from multiprocessing import Pool
+from multiprocessing import TimeoutError as Late
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +52,9 @@ from mirage_onnx.tune.oracle import draw
 from mirage_onnx.verify.prover import prover
 
 #: Candidates that are timed of each set of features: of the search, and of the golden program.
-SEARCHED, GOLDEN, SAMPLES = 5, 2, 9
+SEARCHED, GOLDEN, SAMPLES = 4, 1, 9
 #: Candidates that are compiled until so many do, and the seconds of a search.
-TRIED, SEARCH_S = 30, 10.0
+TRIED, SEARCH_S = 30, 8.0
 #: A program streams whose bytes take at least this share of its time on the GPU's own features.
 STREAMS = 0.5
 #: Bytes from which on reading them is most of a program's time.
@@ -198,19 +200,21 @@ def main():
 
 def prepare_only(names, targets, kept, options):
   """Writes what can be made in the time; 1 where that is not all."""
-  with ProcessPoolExecutor(options.jobs) as pool:
-    todo = [(n, t) for n in names for t in targets.values() if (n, t) not in kept]
-    jobs = {pool.submit(made, *job): job for job in todo}
-    with suppress(TimeoutError):
-      for job in as_completed(jobs, max(1.0, options.deadline - time.monotonic())):
-        kept[jobs[job]] = job.result()
-    for job in jobs:
-      job.cancel()
+  todo = [(n, t) for n in names for t in targets.values() if (n, t) not in kept]
+  with Pool(options.jobs) as pool, suppress(Late):  # at the end of the block what still runs is ended
+    answers = pool.imap_unordered(_made, todo)
+    for _ in todo:
+      job, found = answers.next(max(1.0, options.deadline - time.monotonic()))
+      kept[job] = found
   keep(options.prepared, kept)
   for (name, target), (done, refused) in kept.items():
     print(name, target.name, len(done), "kernels", *(point(c)["params"] for c in done[:1]), refused[:1])
   print(f"{len(kept)} of {len(names) * len(targets)} made")
   return int(len(kept) < len(names) * len(targets))
+
+
+def _made(job):
+  return job, made(*job)
 
 
 def timed(names, targets, kept, options):
