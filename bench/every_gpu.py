@@ -213,12 +213,16 @@ def main():
   parser.add_argument("--state", type=Path, default=ROOT / "build" / "every_gpu.jsonl")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "every_gpu.json")
   parser.add_argument("--only", choices=SOURCES, help="jobs of one kind; the other's rows stay in the record")
+  parser.add_argument(
+    "--other-sources", action="store_true", help="rows made by other source stay, and are counted"
+  )
   parser.add_argument("names", nargs="*", help="golden programs; default: all")
   options = parser.parse_args()
   deadline = time.monotonic() + options.seconds
   options.state.parent.mkdir(parents=True, exist_ok=True)
   kept = options.state.read_text().splitlines() if options.state.exists() else []
-  rows = {tuple(r["job"]): r for r in map(json.loads, kept) if r.get("source") == made_by(r["job"][0])}
+  of_any = options.other_sources
+  rows = {tuple(r["job"]): r for r in map(json.loads, kept) if of_any or r["source"] == made_by(r["job"][0])}
   jobs = [("golden", a, n) for n in options.names or NAMES for a in ARCHITECTURES]
   batches = [("random", s, SEEDS) for s in range(0, options.random, SEEDS)]
   every = max(1, len(jobs) // max(1, len(batches)))
@@ -236,6 +240,7 @@ def main():
   wrong = [w for r in found for w in wrong_of(r)]
   record = {
     **facts(("numpy", "scipy", "nvidia-cuda-nvrtc")), "jobs": len(jobs), "done": len(found),
+    "by_source": Counter(r["source"][:12] for r in found), "source": made_by("golden")[:12],
     "architectures": summary(found), "wrong": wrong,
   }  # fmt: skip
   options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -144,13 +144,17 @@ def main():
   parser.add_argument("--seconds", type=float, default=1e9)
   parser.add_argument("--state", type=Path, default=ROOT / "build" / "every_gpu_models")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "every_gpu_models.json")
+  parser.add_argument(
+    "--other-sources", action="store_true", help="rows made by other source stay, and are counted"
+  )
   parser.add_argument("names", nargs="*")
   options = parser.parse_args()
   deadline = time.monotonic() + options.seconds
   options.state.mkdir(parents=True, exist_ok=True)
   state = options.state / "rows.jsonl"
   kept = map(json.loads, state.read_text().splitlines()) if state.exists() else ()
-  rows = {(r["region"], r["arch"]): r for r in kept if r["source"] == made_by("golden")}
+  of_any = options.other_sources
+  rows = {(r["region"], r["arch"]): r for r in kept if of_any or r["source"] == made_by("golden")}
   names = options.names or [n for n in real_archive.names() if n.startswith("whole_")]
   with Pool(options.jobs) as pool:
     models = partitions(names, options.state, pool, deadline)
@@ -166,7 +170,8 @@ def main():
   record = {
     **facts(("numpy", "onnx", "nvidia-cuda-nvrtc")), "models": len(models), "of_models": len(names),
     "regions": len(regions), "jobs": len(regions) * len(ARCHITECTURES),
-    "done": sum(k[0] in regions for k in rows), "by_model": summary(models, rows), "wrong": wrong,
+    "done": sum(k[0] in regions for k in rows), "by_source": Counter(r["source"][:12] for k, r in rows.items() if k[0] in regions),
+    "by_model": summary(models, rows), "wrong": wrong,
   }  # fmt: skip
   options.out.parent.mkdir(parents=True, exist_ok=True)
   options.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -106,12 +106,16 @@ def made(name, target):
   return done, refused
 
 
-def prepared(path, jobs):
+def prepared(path, jobs, of_any):
   """Jobs that an earlier run left, by program and set of features; written by ``keep``."""
   if path is None or not path.is_file():
     return {}
   kept = pickle.loads(lzma.decompress(path.read_bytes()))
-  return {job: found for job, found in kept["made"].items() if job in jobs and kept["source"] == _source()}
+  return {
+    job: found
+    for job, found in kept["made"].items()
+    if job in jobs and (of_any or kept["source"] == _source())
+  }
 
 
 def keep(path, found):
@@ -182,6 +186,9 @@ def main():
   parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1))
   parser.add_argument("--without-gpu", metavar="TARGET", help="no GPU: search and compile for this one")
   parser.add_argument("--prepared", type=Path, metavar="FILE", help="what was searched and compiled before")
+  parser.add_argument(
+    "--other-sources", action="store_true", help="what other source has prepared is timed, too"
+  )
   parser.add_argument("names", nargs="*")
   options = parser.parse_args()
   options.deadline = time.monotonic() + options.seconds
@@ -192,7 +199,7 @@ def main():
   targets = {"own": target} | {a: with_features(target, a) for a in arches}
   names = sorted(options.names or NAMES, key=order)
   wanted = {(n, t) for n in names for t in targets.values()}
-  kept = prepared(options.prepared, wanted)
+  kept = prepared(options.prepared, wanted, options.other_sources)
   if options.without_gpu:
     return prepare_only(names, targets, kept, options)
   return timed(names, targets, kept, options)
