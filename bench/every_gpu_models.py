@@ -170,7 +170,8 @@ def main():
   record = {
     **facts(("numpy", "onnx", "nvidia-cuda-nvrtc")), "models": len(models), "of_models": len(names),
     "regions": len(regions), "jobs": len(regions) * len(ARCHITECTURES),
-    "done": sum(k[0] in regions for k in rows), "by_source": Counter(r["source"][:12] for k, r in rows.items() if k[0] in regions),
+    "done": sum(k[0] in regions for k in rows),
+    "by_source": Counter(r["source"][:12] for k, r in rows.items() if k[0] in regions),
     "by_model": summary(models, rows), "wrong": wrong,
   }  # fmt: skip
   options.out.parent.mkdir(parents=True, exist_ok=True)
