@@ -1,13 +1,13 @@
 """Kernels for every architecture: compiled by NVRTC, within its limits, right in the emulator.
 
     python bench/every_gpu.py --jobs 16 [--seconds 140] [--random 2000] [--state build/every_gpu.jsonl]
-                              [--out bench/results/every_gpu.json]
+                              [--only random] [--out bench/results/every_gpu.json]
 
 For every golden program and architecture: the first of what the search finds, and of the golden program's
 best numbers, that compiles for it (a kernel that spills does not), with its shared memory and registers; both
 run reduced in the emulator, the golden one also at small odd sizes, all checks on. Random block graphs
 likewise, with whatever numbers they have: their spills are counted, and equal texts run once. What is in the
-state file is not done again (delete it after a change of the code). Exit 1 where anything is wrong.
+state file is not done again, unless it was done by other source. Exit 1 where anything is wrong.
 """
 
 import argparse
@@ -36,17 +36,22 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.source_digest import EMULATION_SOURCES, SEARCH_SOURCES, source_digest
 from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.targets import ARCHITECTURES, get_target
 from mirage_onnx.tune.emulated import Emulated
+from mirage_onnx.tune.refine import with_room
 from mirage_onnx.verify.prover import prover
 
 #: Random kernels of a job.
 SEEDS = 10
 #: Seconds of a search, candidates that are tried, seconds of a program in the emulator.
 SEARCH_S, TRIED, EMULATED_S = 10.0, 40, 120.0
+#: What decides a row: of random kernels nothing of the search.
+_TEXTS = (*EMULATION_SOURCES, "codegen", "lower", "instructions")
+SOURCES = {"random": _TEXTS, "golden": (*_TEXTS, *SEARCH_SOURCES, "tune/refine.py")}
 
 
 def target_of(arch):
@@ -79,6 +84,9 @@ def golden(arch, name):
 def first(region, candidates, target):
   """The first candidate that compiles, and how it runs."""
   done, refused = compile_candidates(region, candidates, target, keep=1)
+  if not done and refused and all(r.code == "SPILLS" for r in refused):  # as tune/ahead.py does
+    done, more = compile_candidates(region, with_room(region, candidates, target, TRIED), target, keep=1)
+    refused += more
   row = {"refused": dict(Counter(r.code for r in refused))}
   if not done:
     return row | {"chosen": None}
@@ -144,10 +152,16 @@ def random_seeds(first_seed, count):
 def answer(job):
   """The row of a job, however it ends."""
   kind, *rest = job
+  job = {"job": job, "source": made_by(kind)}
   try:
-    return {"job": job, **(golden(*rest) if kind == "golden" else random_seeds(*rest))}
+    return {**job, **(golden(*rest) if kind == "golden" else random_seeds(*rest))}
   except Exception:
-    return {"job": job, "crash": traceback.format_exc()[-1500:]}
+    return {**job, "crash": traceback.format_exc()[-1500:]}
+
+
+def made_by(kind):
+  """A hash of the source that decides rows of this kind."""
+  return source_digest(*dict.fromkeys(SOURCES[kind]))
 
 
 def wrong_of(row):
@@ -198,18 +212,23 @@ def main():
   parser.add_argument("--random", type=int, default=2000, metavar="SEEDS")
   parser.add_argument("--state", type=Path, default=ROOT / "build" / "every_gpu.jsonl")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "every_gpu.json")
+  parser.add_argument("--only", choices=SOURCES, help="jobs of one kind; the other's rows stay in the record")
+  parser.add_argument(
+    "--other-sources", action="store_true", help="rows made by other source stay, and are counted"
+  )
   parser.add_argument("names", nargs="*", help="golden programs; default: all")
   options = parser.parse_args()
   deadline = time.monotonic() + options.seconds
   options.state.parent.mkdir(parents=True, exist_ok=True)
   kept = options.state.read_text().splitlines() if options.state.exists() else []
-  rows = {tuple(r["job"]): r for r in map(json.loads, kept)}
+  of_any = options.other_sources
+  rows = {tuple(r["job"]): r for r in map(json.loads, kept) if of_any or r["source"] == made_by(r["job"][0])}
   jobs = [("golden", a, n) for n in options.names or NAMES for a in ARCHITECTURES]
   batches = [("random", s, SEEDS) for s in range(0, options.random, SEEDS)]
   every = max(1, len(jobs) // max(1, len(batches)))
   for i, batch in enumerate(batches):  # both kinds from the start: the time may end
     jobs.insert(i * (every + 1), batch)
-  todo = [j for j in jobs if j not in rows]
+  todo = [j for j in jobs if j not in rows and options.only in (None, j[0])]
   with Pool(options.jobs) as pool, options.state.open("a") as file, suppress(Late):
     answers = pool.imap_unordered(answer, todo)  # at the end of the block what still runs is ended
     for _ in todo:
@@ -221,6 +240,7 @@ def main():
   wrong = [w for r in found for w in wrong_of(r)]
   record = {
     **facts(("numpy", "scipy", "nvidia-cuda-nvrtc")), "jobs": len(jobs), "done": len(found),
+    "by_source": Counter(r["source"][:12] for r in found), "source": made_by("golden")[:12],
     "architectures": summary(found), "wrong": wrong,
   }  # fmt: skip
   options.out.parent.mkdir(parents=True, exist_ok=True)

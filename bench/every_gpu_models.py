@@ -1,70 +1,183 @@
-"""Whole models for GPUs that are not here: every kernel that is chosen compiles, fits, and ran reduced.
+"""Whole models for every architecture: of each region a program that compiles, fits and runs right reduced.
 
-    python bench/every_gpu_models.py --out OUT.jsonl [--arch sm_80 ...] [--budget 60] [--workers 8] MODEL ...
+    python bench/every_gpu_models.py [--jobs 8] [--seconds 500] [--state DIR] [--out OUT.json] [NAME ...]
 
-Each model is optimized for each architecture's slowest row with all its regions, attention included, as if
-ONNX Runtime had no kernels: what verifies is replaced, however slow. A line a run: regions by what became of
-them, kernels by how they ran in the emulator. Exit 1 where a kernel does not fit.
+Models of models/architectures/real.tar.xz, those of ../shared/whole if none is named. Each is partitioned
+for an H200 with all its regions, as if ONNX Runtime had no kernels: what verifies is replaced, however slow.
+Then, for every region that differs and every architecture's slowest row: the search, the first of what it
+finds that compiles (a kernel that spills does not), its shared memory and registers, and a run in the
+emulator, all checks on, at sizes reduced (``tune/emulated.py``), or, where that is too much, with small
+numbers of the same program. What is in DIR is not done again, unless it was done by other source. Exit 1
+where anything is wrong, or a region has nothing that compiles.
 """
 
 import argparse
 import json
+import os
+import pickle
 import sys
+import tempfile
 import time
+import traceback
 from collections import Counter
+from contextlib import suppress
+from multiprocessing import Pool
+from multiprocessing import TimeoutError as Late
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker is one core's work
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "bench")]
+sys.path[:0] = [
+  str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "bench"), str(ROOT / "models" / "architectures")
+]  # fmt: skip
 
-from every_gpu import target_of, within
+import real_archive
+from every_gpu import TRIED, first, made_by, target_of
 from facts import facts
+from golden_runs import complaint_of
 
 from mirage_onnx import pipeline
 from mirage_onnx.events import silent
 from mirage_onnx.importer import load_model
+from mirage_onnx.superopt.result import SearchBound
+from mirage_onnx.superopt.search import search
+from mirage_onnx.superopt.space import space_of
+from mirage_onnx.target import H200
 from mirage_onnx.targets import ARCHITECTURES
+from mirage_onnx.tune import emulated
+from mirage_onnx.tune.emulated import EMULATED
+from mirage_onnx.verify.prover import prover
+
+#: Seconds of a partition, which is searched by one core, and of a region's search for an architecture.
+PARTITION_S, SEARCH_S = 80.0, 12.0
+# There is time for more than before a kernel ships.
+emulated.MOST_WORK, emulated.TIMEOUT_S = 1 << 24, 60
 
 
-def row_of(path, arch, budget_s, workers):
-  """What became of a model's regions on an architecture."""
-  target, start = target_of(arch), time.monotonic()
-  options = pipeline.Options(
-    target, budget_s=budget_s, workers=workers, tiled=True, every=True, emulate=True, streamed=True
-  )
-  run = pipeline.run(load_model(path), options, silent)
-  kernels = {id(o): o for _, o in run.chosen}.values()
-  made = [(s, c) for o in kernels for s, c in zip(o.compiled.sources, o.compiled.cubins, strict=True)]
-  return {
-    "model": path.parent.name, "arch": arch, "target": target.name,
-    "seconds": round(time.monotonic() - start, 1),
-    "replaced": len(run.chosen), "programs": len(kernels), "kernels": len(made),
-    "ran": dict(Counter(str(o.ran) for o in kernels)),
-    "refused": dict(Counter(o.rejection.code for o in run.outcomes.values() if o.rejection)),
-    "most_smem_bytes": max((s.smem_bytes for s, _ in made), default=0),
-    "spills": sum(c.spill_bytes + c.stack_bytes for _, c in made),
-    "do_not_fit": [s.name for s, c in made if not within(s, c, target)],
-  }  # fmt: skip
+def regions_of(name):
+  """The regions that differ of a model, as its partition for an H200 has them, by key; and how often."""
+  with tempfile.TemporaryDirectory() as folder:
+    options = pipeline.Options(H200, budget_s=PARTITION_S, workers=1, tiled=True, every=True, streamed=True)
+    run = pipeline.run(load_model(real_archive.make(name, Path(folder))), options, silent)
+  return {o.region.key: o.region for _, o in run.chosen}, run.counts()
+
+
+def chosen(region, arch):
+  """What is chosen of a region for an architecture, and how it runs."""
+  target = target_of(arch)
+  prove = prover(region, derived=True)
+  found = search(region, target, prove, bound=SearchBound(), space=space_of(region), budget_s=SEARCH_S)
+  candidates = [v.candidate for v in found.candidates][:TRIED]
+  row = first(region, candidates, target)
+  if row["chosen"] is not None and row["ran"] != EMULATED:
+    program = next(c for c in candidates if " | ".join(p.to_text() for p in c.params) == row["chosen"])
+    try:
+      row["small"] = complaint_of(region.key, program.ugraph, target)
+    except Exception as error:  # sizes or values that this program cannot have
+      row["not_run"] = f"{type(error).__name__}: {error}"[:200]
+  return row | {"found": len(candidates)}
+
+
+def answer(job):
+  """The row of a job, however it ends."""
+  name, arch, region = job
+  row = {"region": name, "arch": arch, "source": made_by("golden")}
+  try:
+    return row | chosen(region, arch)
+  except Exception:
+    return row | {"crash": traceback.format_exc()[-1500:]}
+
+
+def partition(name):
+  """(name, regions and counts, or why there are none)."""
+  try:
+    return name, regions_of(name)
+  except Exception:
+    return name, traceback.format_exc()[-1500:]
+
+
+def partitions(names, folder, pool, deadline):
+  """Of each model its regions, those in the folder as they are."""
+  path = folder / "regions.pkl"
+  known = pickle.loads(path.read_bytes()) if path.is_file() else {}
+  with suppress(Late):
+    todo = pool.imap_unordered(partition, [n for n in names if n not in known])
+    for _ in [n for n in names if n not in known]:
+      name, found = todo.next(max(1.0, deadline - time.monotonic()))
+      if isinstance(found, str):
+        print(f"{name}: {found}", file=sys.stderr)
+        continue
+      known[name] = found
+      path.write_bytes(pickle.dumps(known))
+  return {n: known[n] for n in names if n in known}
+
+
+def is_wrong(row):
+  if "crash" in row or row["chosen"] is None:
+    return True
+  return bool(row["wrong"] or row["spills"] or not row["within"] or row.get("small"))
+
+
+def summary(models, rows):
+  """By model and architecture, what became of its regions."""
+  table = {}
+  for name, (regions, counts) in models.items():
+    table[name] = {"regions": len(regions), "places": sum(counts[k] for k in regions), "rows": {}}
+    for arch in ARCHITECTURES:
+      own = [rows[k, arch] for k in regions if (k, arch) in rows]
+      made = [r for r in own if r.get("chosen")]
+      table[name]["rows"][arch] = {
+        "done": len(own), "chosen": len(made),
+        "reduced": sum(r["ran"] == EMULATED for r in made), "small": sum("small" in r for r in made),
+        "not_run": sum("not_run" in r for r in made),
+        "most_smem_bytes": max((r["smem_bytes"] for r in made), default=0),
+        "most_registers": max((r["registers"] for r in made), default=0),
+        "refused_before": dict(sum((Counter(r["refused"]) for r in own if "refused" in r), Counter())),
+        "wrong": sum(map(is_wrong, own)),
+      }  # fmt: skip
+  return table
 
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-  parser.add_argument("--out", type=Path, required=True)
-  parser.add_argument("--arch", action="append", choices=ARCHITECTURES)
-  parser.add_argument("--budget", type=float, default=60.0)
-  parser.add_argument("--workers", type=int, default=2)
-  parser.add_argument("models", nargs="+", type=Path)
+  parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+  parser.add_argument("--seconds", type=float, default=1e9)
+  parser.add_argument("--state", type=Path, default=ROOT / "build" / "every_gpu_models")
+  parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "every_gpu_models.json")
+  parser.add_argument(
+    "--other-sources", action="store_true", help="rows made by other source stay, and are counted"
+  )
+  parser.add_argument("names", nargs="*")
   options = parser.parse_args()
-  bad = False
-  with options.out.open("a") as file:
-    print(json.dumps(facts(("numpy", "onnx", "nvidia-cuda-nvrtc"))), file=file, flush=True)
-    for path in options.models:
-      for arch in options.arch or ARCHITECTURES:
-        row = row_of(path, arch, options.budget, options.workers)
-        bad |= bool(row["do_not_fit"] or row["spills"])
+  deadline = time.monotonic() + options.seconds
+  options.state.mkdir(parents=True, exist_ok=True)
+  state = options.state / "rows.jsonl"
+  kept = map(json.loads, state.read_text().splitlines()) if state.exists() else ()
+  of_any = options.other_sources
+  rows = {(r["region"], r["arch"]): r for r in kept if of_any or r["source"] == made_by("golden")}
+  names = options.names or [n for n in real_archive.names() if n.startswith("whole_")]
+  with Pool(options.jobs) as pool:
+    models = partitions(names, options.state, pool, deadline)
+    regions = {k: r for own, _ in models.values() for k, r in own.items()}
+    jobs = [(k, a, r) for k, r in regions.items() for a in ARCHITECTURES if (k, a) not in rows]
+    with suppress(Late), state.open("a") as file:
+      answers = pool.imap_unordered(answer, jobs)  # at the end of the block what still runs is ended
+      for _ in jobs:
+        row = answers.next(max(1.0, deadline - time.monotonic()))
+        rows[row["region"], row["arch"]] = row
         print(json.dumps(row), file=file, flush=True)
-        print(json.dumps(row), flush=True)
-  return int(bad)
+  wrong = [r for k, r in rows.items() if k[0] in regions and is_wrong(r)]
+  record = {
+    **facts(("numpy", "onnx", "nvidia-cuda-nvrtc")), "models": len(models), "of_models": len(names),
+    "regions": len(regions), "jobs": len(regions) * len(ARCHITECTURES),
+    "done": sum(k[0] in regions for k in rows),
+    "by_source": Counter(r["source"][:12] for k, r in rows.items() if k[0] in regions),
+    "by_model": summary(models, rows), "wrong": wrong,
+  }  # fmt: skip
+  options.out.parent.mkdir(parents=True, exist_ok=True)
+  options.out.write_text(json.dumps(record, indent=1) + "\n")
+  print(json.dumps({k: v for k, v in record.items() if k != "by_model"}, indent=1))
+  return int(bool(wrong) or record["done"] < record["jobs"])
 
 
 if __name__ == "__main__":

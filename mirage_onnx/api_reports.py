@@ -123,11 +123,11 @@ def report_page(model: str | Path) -> str:
 
 def _of_record(file: ModelFile, record: RunRecord) -> ModelFile:
   """A file for several targets as the one sees it that the record is of."""
-  from mirage_onnx.custom_op.target_view import only
+  from mirage_onnx.custom_op.target_view import only, own_suffix, suffixes_of
   from mirage_onnx.target import get_target
 
   try:
     target = get_target(record.target)
   except MirageError:  # of a GPU that was timed under a name of its own
     return file
-  return only(file, target.suffix)
+  return only(file, own_suffix(target, suffixes_of(file.proto)) or target.suffix)

@@ -72,13 +72,19 @@ def calibrated(*, again: bool = False) -> Calibration:
 
 
 def to_lines(found: Calibration) -> str:
-  """A table of four rates, and what follows from it."""
+  """A table of four rates, what else was measured, and what follows from it."""
   name = found.profile.name if found.profile else ""
   lines = [f"{found.gpu}{' (measured before; --again measures it)' if found.kept else ''}"]
   for column, (_, unit) in _COLUMNS.items():
     own = f"  {name}: {getattr(found.profile, column):g}" if found.profile else ""
     mark = "  worse" if column in found.worse() else ""
     lines.append(f"  {column:12} {getattr(found.rates, column):9.4g} {unit:8}{own}{mark}")
+  if (chip := found.rates.chip) is not None:
+    tensor = ", ".join(f"{kind} {value:.4g}" for kind, value in chip.mma_tflops.items())
+    lines.append(f"  L2 {chip.l2_tbps:.3g} TB/s; barrier {chip.barrier_us:.2g} us; mma {tensor} TFLOP/s")
+  if (table := found.rates.table) is not None:
+    missing = f", {len(table.failed)} could not be had ({table.failed[0]})" if table.failed else ""
+    lines.append(f"  {table.points} times of operators of onnxruntime {table.ort}{missing}")
   if found.profile is None:
     lines.append("it has no row of its own: --target local uses these rates")
   elif found.profile.rated is Rated.DATASHEET:

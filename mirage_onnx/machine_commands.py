@@ -46,7 +46,7 @@ def calibrate(
   again: Annotated[bool, typer.Option("--again", help="Measure also where it is known already.")] = False,
   as_json: Json = False,
 ) -> int:
-  """Measure the rates of the present GPU: half a minute.
+  """Measure the rates of the present GPU: less than a minute.
 
   They are compared with those of its profile, and kept by GPU, driver and onnxruntime. For example:
   mirage-onnx calibrate --profile my-gpu.json

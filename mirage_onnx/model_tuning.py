@@ -57,7 +57,7 @@ def tune(
   check_file(path)
   from mirage_onnx.custom_op.model_nodes import ModelFile
   from mirage_onnx.custom_op.race import Racer
-  from mirage_onnx.custom_op.target_view import only, suffixes_of
+  from mirage_onnx.custom_op.target_view import only, own_suffix, suffixes_of
   from mirage_onnx.racing import Gate
   from mirage_onnx.report.optimize_report import measured_report
   from mirage_onnx.report.retuned_record import keep, saved_us, without
@@ -73,7 +73,7 @@ def tune(
   whole = file
   if len(suffixes) > 1:
     present = present_target() if timer is None else None
-    suffix = present.suffix if present and present.suffix in suffixes else suffixes[0]
+    suffix = (own_suffix(present, suffixes) if present else "") or suffixes[0]
     file = only(file, suffix)
   nodes = file.custom_nodes()
   if not nodes:
@@ -83,7 +83,7 @@ def tune(
     _require_gpu(nodes)
   file.bundle()
   # Of another target the record says nothing, and is not changed.
-  is_own = not suffix or _suffix_of(record) == suffix
+  is_own = not suffix or _suffix_of(record, suffixes) == suffix
   places = _places(record, file.proto, nodes) if is_own else {}
   groups = groups_of(file, {name: saved_us(record, place) for name, place in places.items()})
   end = start + (BUDGET_S if budget_s is None else budget_s)
@@ -123,16 +123,18 @@ def tune(
   )  # fmt: skip
 
 
-def _suffix_of(record: RunRecord) -> str:
-  """Of the target that a record is of; "" where it has no name that is known here."""
+def _suffix_of(record: RunRecord, suffixes: Sequence[str]) -> str:
+  """Which of a file's targets a record is of; "" where it has no name that is known here."""
+  from mirage_onnx.custom_op.target_view import own_suffix
   from mirage_onnx.target import get_target
 
   with suppress(MirageError):
-    return get_target(record.target).suffix
+    return own_suffix(get_target(record.target), suffixes)
   return ""
 
 
 def _require_gpu(nodes: Sequence[CustomNode]) -> None:
+  from mirage_onnx.target import suffixes_that_run
   from mirage_onnx.tune.device import present_gpu, present_target
 
   present, here = present_target(), present_gpu()
@@ -141,7 +143,7 @@ def _require_gpu(nodes: Sequence[CustomNode]) -> None:
       f"the GPU here is {here}, which runs none of our kernels" if here else "there is no usable GPU here"
     )
     raise MirageError("GPU_NEEDED", what)
-  if wrong := next((n for n in nodes if not n.domain.endswith(f".{present.suffix}")), None):
+  if wrong := next((n for n in nodes if n.domain.rpartition(".")[2] not in suffixes_that_run(present)), None):
     raise MirageError("GPU_NEEDED", f"the kernels are of {wrong.domain}, the GPU here is {here}")
 
 

@@ -9,9 +9,11 @@ from mirage_onnx.targets import (
   get_target,
   get_targets,
   joined,
+  suffixes_that_run,
   target_of_domain,
 )
 
 __all__ = [
-  "H100", "H200", "TARGETS", "Rated", "Target", "get_target", "get_targets", "joined", "target_of_domain",
+  "H100", "H200", "TARGETS", "Rated", "Target", "get_target", "get_targets", "joined",
+  "suffixes_that_run", "target_of_domain",
 ]  # fmt: skip

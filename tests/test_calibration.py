@@ -8,10 +8,16 @@ import pytest
 from mirage_onnx.cli import main
 from mirage_onnx.target import H100
 from mirage_onnx.tune import device, local
+from mirage_onnx.tune.chip_rates import ChipRates
 from mirage_onnx.tune.device import PresentGpu
+from mirage_onnx.tune.operator_table import OperatorTimes
 from mirage_onnx.tune.rates import Rates
 
-OWN = Rates(H100.launch_us, H100.ramp_us, H100.stream_tbps, H100.mma_tflops, ())
+TABLE = OperatorTimes(
+  "1.31.1", {"Add": ((512, 1.0),)}, ((1, 64, 64, 2.0),), ("Gelu (8, 64): no such operator",)
+)
+MORE = ChipRates(7.2, {"f16": 640.0, "bf16": 648.0}, 0.031), TABLE
+OWN = Rates(H100.launch_us, H100.ramp_us, H100.stream_tbps, H100.mma_tflops, (), *MORE)
 
 
 @pytest.fixture
@@ -39,6 +45,8 @@ def test_as_its_profile_says(present, capsys, tmp_path):
   assert main(["calibrate", "--profile", str(file)]) == 0
   said = capsys.readouterr()
   assert "as the row of h100 says" in said.out and "worse" not in said.out
+  assert "L2 7.2 TB/s; barrier 0.031 us; mma f16 640, bf16 648 TFLOP/s" in said.out
+  assert "2 times of operators of onnxruntime 1.31.1, 1 could not be had (Gelu (8, 64): no such" in said.out
   assert json.loads(file.read_text())["rates"]["stream_tbps"] == H100.stream_tbps
   assert main(["calibrate", "--json"]) == 0
   found = json.loads(capsys.readouterr().out)
@@ -48,7 +56,7 @@ def test_as_its_profile_says(present, capsys, tmp_path):
 
 
 def test_a_part_of_a_gpu_is_told(present, capsys):
-  slow = Rates(H100.launch_us + 0.2, H100.ramp_us, H100.stream_tbps / 2, H100.mma_tflops * 2, ())
+  slow = Rates(H100.launch_us + 0.2, H100.ramp_us, H100.stream_tbps / 2, H100.mma_tflops * 2, (), *MORE)
   present(fake_driver.H100, found=slow)
   assert main(["calibrate", "--json"]) == 0
   assert json.loads(capsys.readouterr().out)["worse"] == ["stream_tbps"]

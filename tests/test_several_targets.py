@@ -197,6 +197,22 @@ def test_on_the_command_line(folder, capsys, kept_searches):
   assert "TARGET_UNKNOWN" in capsys.readouterr().err
 
 
+def test_two_gpus_of_one_architecture(tmp_path, kept_searches):
+  """The second is named by its own domain; a lock writes both again, and each is verified."""
+  (tmp_path / "in.onnx").write_bytes(MODEL.read_bytes())
+  with kept_searches():
+    report = optimized(tmp_path, target="h200,gh200").report
+  before = (tmp_path / "out.onnx").read_bytes()
+  assert [(t["name"], t["custom_nodes"]) for t in report["targets"]] == [("h200", 1), ("gh200", 1)]
+  assert set(suffixes_of(onnx.load(tmp_path / "out.onnx"))) == {"sm90a", "sm90a_gh200480gb"}
+  optimized(tmp_path, locked=True)
+  assert (tmp_path / "out.onnx").read_bytes() == before
+  found = api.verify(MODEL, tmp_path / "out.onnx", provider="cpu", emulate=True)
+  assert found.passed and not found.failures and all(n.launches for n in found.nodes)
+  assert {n.name.rpartition(" ")[2] for n in found.nodes} == {"(sm90a_gh200480gb)", "(sm90a)"}
+  assert "h200" in api.report_page(tmp_path / "out.onnx")
+
+
 def test_the_first_that_replaces_anything_chooses(monkeypatch):
   """And the rest of the time is for the others; regions that overlap in part are left out for them."""
   asked = []

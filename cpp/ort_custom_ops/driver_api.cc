@@ -46,6 +46,7 @@ std::unique_ptr<Driver> open_uncached(const std::string& name, std::string* erro
   load(handle, "cuMemAllocAsync", &driver->MemAllocAsync, &optional);
   load(handle, "cuMemFreeAsync", &driver->MemFreeAsync, &optional);
   load(handle, "cuMemcpyAsync", &driver->MemcpyAsync, &optional);
+  load(handle, "cuDeviceGetName", &driver->DeviceGetName, &optional);
   load(handle, "cuDeviceTotalMem_v2", &driver->DeviceTotalMem, &optional);
   load(handle, "cuOccupancyMaxActiveClusters", &driver->OccupancyMaxActiveClusters, &optional);
   load(handle, "cuKernelGetParamInfo", &driver->KernelGetParamInfo, &optional);
@@ -84,6 +85,16 @@ bool compute_capability(
   if (r == kSuccess) r = driver.DeviceGetAttribute(minor, kDeviceComputeMinor, device);
   if (r != kSuccess) *error = "cuDeviceGetAttribute failed: " + driver.describe(r);
   return r == kSuccess;
+}
+
+void which_device(const Driver& driver, Device device, std::string* name, int* multiprocessors) {
+  char text[256] = "";
+  const bool named = driver.DeviceGetName != nullptr &&
+      driver.DeviceGetName(text, sizeof text - 1, device) == kSuccess;
+  *name = named ? text : "";
+  int count = 0;
+  const Result r = driver.DeviceGetAttribute(&count, kDeviceMultiprocessors, device);
+  *multiprocessors = r == kSuccess && count > 0 ? count : 0;
 }
 
 bool device_limits(const Driver& driver, Device device, Limits* limits, std::string* error) {

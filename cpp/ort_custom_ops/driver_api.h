@@ -22,6 +22,7 @@ using Address = unsigned long long;
 
 constexpr Result kSuccess = 0;
 constexpr Result kInvalidValue = 1;
+constexpr int kDeviceMultiprocessors = 16;
 constexpr int kDeviceComputeMajor = 75;
 constexpr int kDeviceComputeMinor = 76;
 constexpr int kDeviceMostSharedBytes = 97;  // of a block that asks for them
@@ -81,6 +82,7 @@ struct Driver {
   Result (*LibraryGetKernel)(Kernel*, Library, const char*);
   Result (*KernelGetFunction)(Function*, Kernel);
   Result (*KernelSetAttribute)(int attribute, int value, Kernel, Device);
+  Result (*DeviceGetName)(char* name, int size, Device);  // null where a stand-in lacks it
   Result (*DeviceTotalMem)(size_t* bytes, Device);  // null where a stand-in lacks it
   Result (*LaunchKernelEx)(const LaunchConfig*, Function, void** params, void** extra);
   // Memory in the order of a stream; null where a driver lacks them (CUDA's have all since 11.2).
@@ -102,6 +104,9 @@ const Driver* open_driver(const std::string& path, std::string* error);
 
 // Compute capability of a device; false (with `error`) when the driver refuses.
 bool compute_capability(const Driver&, Device, int* major, int* minor, std::string* error);
+
+// What a device is called, and how many multiprocessors it has: "" and 0 where the driver does not say.
+void which_device(const Driver&, Device, std::string* name, int* multiprocessors);
 
 // What a device gives one block.
 struct Limits {

@@ -117,10 +117,24 @@ std::string MuGraphKernel::find_device(cu::Device* out) const {
   int minor = 0;
   std::string why;
   if (!cu::compute_capability(driver, *out, &major, &minor, &why)) return why;
-  if (major == registration_->major && minor == registration_->minor) return "";
+  if (major == registration_->major && minor == registration_->minor) return is_ours(*out);
   return "MIRAGE_DEVICE_MISMATCH: the session runs on CUDA device " + std::to_string(*out) +
       " of compute capability " + std::to_string(major) + "." + std::to_string(minor) + ", but " +
       registration_->domain + " was registered for device 0";
+}
+
+// Kernels for one GPU of an architecture run on no other, though they could.
+std::string MuGraphKernel::is_ours(cu::Device device) const {
+  const size_t chip = registration_->domain.rfind('_');
+  if (chip == std::string::npos) return "";
+  std::string name;
+  int multiprocessors = 0;
+  cu::which_device(*registration_->driver, device, &name, &multiprocessors);
+  for (const std::string& word : chip_words(name, multiprocessors)) {
+    if (registration_->domain.compare(chip + 1, std::string::npos, word) == 0) return "";
+  }
+  return "MIRAGE_DEVICE_MISMATCH: the session runs on CUDA device " + std::to_string(device) + ", " +
+      name + ", but " + registration_->domain + " was registered for device 0";
 }
 
 std::string MuGraphKernel::load_plan(

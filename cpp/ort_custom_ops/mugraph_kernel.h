@@ -35,6 +35,7 @@ class MuGraphKernel {
   std::string load_plan(
       const void* data, size_t size, const std::string& digest, cu::Device device);
   std::string find_device(cu::Device* out) const;
+  std::string is_ours(cu::Device device) const;
   ort::Status* read_input(Run*, size_t index) const;
   ort::Status* make_output(Run*, size_t index) const;
   ort::Status* make_tensor(Run*, size_t index, const int64_t* dims, size_t rank, void** data) const;

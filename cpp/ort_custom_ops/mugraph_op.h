@@ -15,6 +15,8 @@ namespace mirage {
 constexpr uint32_t kOps =
     128;  // ORT's session creation grows superlinearly beyond (280 ms at 1024)
 
+constexpr uint32_t kOwnOps = 16;  // of kernels for one GPU only: a session pays for each name
+
 struct Registration;
 
 struct MuGraphOp : ort::CustomOp {
@@ -36,6 +38,7 @@ struct Registration {
   int minor = 0;
   ort::CustomOpDomain* ort_domain = nullptr;
   MuGraphOp ops[kOps];
+  uint32_t op_count = kOps;
   // ORT asks for the op names when it creates a session, not when the domain is added. While
   // hidden, the ops show names that no model uses, and a session made from the same options runs
   // the function bodies. Options cannot be copied or un-registered, so this is how the Python

@@ -15,8 +15,9 @@ namespace mirage {
 namespace {
 
 // Registrations live as long as the process (28 KiB each). Sessions with the same wishes share one;
-// the Python wrapper recycles its tags; tags beyond this bound are counted together, under "*".
-constexpr size_t kMaxRegistrations = 256;
+// the Python wrapper recycles its tags; tags beyond this bound are counted together, under "*". A
+// session has three of them: of its GPU's architecture, its name, and its size.
+constexpr size_t kMaxRegistrations = 3 * 256;
 constexpr char kSharedSession[] = "*";
 constexpr char kRegisteredKey[] = "ai.mirage.registered";
 
@@ -59,8 +60,9 @@ ort::Status* find_or_make(Registration* wanted, Registration** out) {
   make_ops(made.get());
   const ort::Api* api = made->api;
   if (auto* s = ort::CreateCustomOpDomain(api)(made->domain.c_str(), &made->ort_domain)) return s;
-  for (const MuGraphOp& op : made->ops) {
-    if (auto* s = ort::CustomOpDomain_Add(api)(made->ort_domain, &op)) return s;
+  if (made->domain.find('_') != std::string::npos) made->op_count = kOwnOps;
+  for (uint32_t k = 0; k < made->op_count; ++k) {
+    if (auto* s = ort::CustomOpDomain_Add(api)(made->ort_domain, &made->ops[k])) return s;
   }
   *out = made.get();
   registry().registrations.push_back(std::move(made));
@@ -84,6 +86,7 @@ ort::Status* gather(
     facts->driver_error = "the driver cannot list its devices: " + (*driver)->describe(r);
   } else if (facts->devices > 0) {
     cu::compute_capability(**driver, device, &facts->major, &facts->minor, &facts->driver_error);
+    cu::which_device(**driver, device, &facts->name, &facts->multiprocessors);
   }
   return nullptr;
 }
@@ -125,13 +128,17 @@ ort::Status* register_ops(const ort::Api* api, ort::SessionOptions* options) {
   wanted.api = api;
   wanted.driver = driver;
   wanted.mode = decision.mode;
-  wanted.domain = decision.domain;
   wanted.session = config.session;
   wanted.major = facts.major;
   wanted.minor = facts.minor;
-  Registration* registration = nullptr;
-  if (auto* s = find_or_make(&wanted, &registration)) return s;
-  if (auto* s = ort::AddCustomOpDomain(api)(options, registration->ort_domain)) return s;
+  std::vector<std::string> domains = decision.own_domains;
+  domains.push_back(decision.domain);
+  for (const std::string& domain : domains) {
+    Registration* registration = nullptr;
+    wanted.domain = domain;
+    if (auto* s = find_or_make(&wanted, &registration)) return s;
+    if (auto* s = ort::AddCustomOpDomain(api)(options, registration->ort_domain)) return s;
+  }
   return ort::AddSessionConfigEntry(api)(options, kRegisteredKey, decision.domain.c_str());
 }
 

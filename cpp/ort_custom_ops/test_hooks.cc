@@ -100,8 +100,8 @@ MIRAGE_EXPORT void mirage_test_sha256(const uint8_t* data, size_t size, uint8_t 
 // The decision rule. Returns the mode (0 none, 1 cuda, 2 host, 3 refused), the domain in `domain`
 // and the reason in `reason`.
 MIRAGE_EXPORT int mirage_decide_domain(const char* ep, int driver_given, int ort_has_cuda,
-    const char* driver_error, int devices, int major, int minor, char* domain, char* reason,
-    size_t capacity) {
+    const char* driver_error, int devices, int major, int minor, const char* name, int multiprocessors,
+    char* domain, char* reason, size_t capacity) {
   mirage::Facts facts;
   facts.ep = ep;
   facts.driver_given = driver_given != 0;
@@ -110,8 +110,12 @@ MIRAGE_EXPORT int mirage_decide_domain(const char* ep, int driver_given, int ort
   facts.devices = devices;
   facts.major = major;
   facts.minor = minor;
+  facts.name = name;
+  facts.multiprocessors = multiprocessors;
   const mirage::Decision decision = mirage::decide(facts);
-  copy_text(decision.domain, domain, capacity);
+  std::string domains = decision.domain;
+  for (const std::string& own : decision.own_domains) domains += " " + own;
+  copy_text(domains, domain, capacity);
   copy_text(decision.reason, reason, capacity);
   return static_cast<int>(decision.mode);
 }

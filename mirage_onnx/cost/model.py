@@ -239,7 +239,7 @@ def estimate(
     smem = warps * 512 * fragments
   ctas = blocks * cluster
   fill = fill_of(ctas, cluster, warps, registers, smem, target, n)
-  fixed = f.barriers * BARRIER_US + n.where(cluster > 1, CLUSTER_US, 0.0)
+  fixed = f.barriers * target.barrier_us + n.where(cluster > 1, CLUSTER_US, 0.0)
   fixed = fixed + COMBINE_US * fragments
   fixed = fixed + ELEMENT_US * sum(count * n.ceil(size(axes) / threads) for axes, count in f.after)
   in_flight: Any = 0.0

@@ -14,13 +14,23 @@ from mirage_onnx.custom_op.provenance import record
 from mirage_onnx.ir.region import Region
 from mirage_onnx.target import Target
 
+#: Plans for one GPU only have the numbers below this: so many names has the library for them
+#: (``kOwnOps``), as a session pays for each.
+OWN_POOL = 16
+
 
 class BundleBuilder:
-  """Collects cubins and plans; equal ones are stored once."""
+  """Collects cubins and plans; equal ones are stored once.
 
-  def __init__(self, target: Target, limit: int | None = None) -> None:
+  ``numbers``: of the first, the second ... plan, in place of 0, 1, ...: ``own_first`` of a builder to which
+  the same was added.
+  """
+
+  def __init__(self, target: Target, limit: int | None = None, numbers: Sequence[int] = ()) -> None:
     self._target = target
     self._limit = limit
+    self._numbers = numbers
+    self._own = set[int]()
     self._cubins: dict[bytes, int] = {}
     self._plans: dict[tuple[str, str, str], int] = {}
     self._provenance: list[dict[str, object]] = []
@@ -37,7 +47,8 @@ class BundleBuilder:
 
     ``target``: what ``compiled`` is for, if it is another than the builder's.
 
-    None, and nothing is stored, where it would be one plan more than ``limit``.
+    None, and nothing is stored, where it would be one plan more than ``limit``, or one more of kernels for
+    one GPU only than have names.
     """
     cubins = dict(self._cubins)
     ids = [cubins.setdefault(c.image, len(cubins)) for c in compiled.cubins]
@@ -45,13 +56,22 @@ class BundleBuilder:
     target = target or self._target
     key = (planned.plan.to_text(), body_key, target.name)
     if key not in self._plans:
-      if self._limit is not None and len(self._plans) >= self._limit:
+      is_own, place = "_" in target.suffix, len(self._plans)
+      if (self._limit is not None and place >= self._limit) or (is_own and len(self._own) >= OWN_POOL):
         return None
       self._cubins = cubins
-      self._plans[key] = len(self._plans)
+      self._plans[key] = self._numbers[place] if place < len(self._numbers) else place
+      self._own |= {place} if is_own else set()
       self._provenance.append(record(region, compiled, target, planned.interface))
     return self._plans[key], planned
 
+  def own_first(self) -> tuple[int, ...]:
+    """Numbers with which plans for one GPU only come before those for all of an architecture."""
+    order = sorted(range(len(self._plans)), key=lambda place: place not in self._own)
+    return tuple(order.index(place) for place in range(len(order)))
+
   def bundle(self) -> Bundle:
-    plans = sorted(self._plans.items(), key=lambda p: p[1])
-    return Bundle(tuple(self._cubins), tuple(t for (t, _, _), _ in plans), tuple(self._provenance))
+    plans = sorted((number, text, i) for i, ((text, _, _), number) in enumerate(self._plans.items()))
+    return Bundle(
+      tuple(self._cubins), tuple(t for _, t, _ in plans), tuple(self._provenance[i] for *_, i in plans)
+    )

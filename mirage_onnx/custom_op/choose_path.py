@@ -3,7 +3,7 @@
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.runtime import import_onnxruntime
 from mirage_onnx.custom_op.session import CUDA_PROVIDER
-from mirage_onnx.custom_op.target_view import suffixes_of
+from mirage_onnx.custom_op.target_view import own_suffix, suffixes_of
 from mirage_onnx.emulator.toolchain import has_host_compiler
 from mirage_onnx.errors import MirageError
 from mirage_onnx.tune.device import present_target
@@ -40,4 +40,4 @@ def _has_gpu_for(suffixes: tuple[str, ...]) -> bool:
   if CUDA_PROVIDER not in import_onnxruntime().get_available_providers():
     return False
   present = present_target()
-  return present is not None and (not suffixes or present.suffix in suffixes)
+  return present is not None and (not suffixes or own_suffix(present, suffixes) != "")

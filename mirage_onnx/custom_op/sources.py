@@ -15,6 +15,7 @@ from mirage_onnx.custom_op.provenance import KernelRecord, Regenerated, check_im
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
 from mirage_onnx.importer.steps_apart import apart_as_in
+from mirage_onnx.target import suffixes_that_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _read(node: CustomNode, bundle: Bundle) -> PlanSources:
   plan = parse_plan(bundle.plans[node.plan])
   made = regenerate(bundle.provenance[node.plan], where)
   suffix = node.domain.rpartition(".")[2]
-  if made.target.suffix != suffix:
+  if suffix not in suffixes_that_run(made.target):
     why = f"its kernels are for {made.target.name}, its domain is {node.domain}"
     raise MirageError("SOURCE_MISMATCH", f"{where}: {why}")
   known = {k.source.name: k for k in made.kernels}

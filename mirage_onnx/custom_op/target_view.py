@@ -21,6 +21,7 @@ from mirage_onnx.custom_op.node_digest import is_custom
 from mirage_onnx.custom_op.runtime import OP_PREFIX
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.target import Target, suffixes_that_run
 
 
 def suffixes_of(model: onnx.ModelProto) -> tuple[str, ...]:
@@ -29,6 +30,11 @@ def suffixes_of(model: onnx.ModelProto) -> tuple[str, ...]:
   used = {n.domain for n in nodes if is_custom(n.domain, n.op_type)}
   stated = [o.domain for o in model.opset_import if o.domain in used]
   return tuple(d.rpartition(".")[2] for d in (*stated, *sorted(used - {*stated})))
+
+
+def own_suffix(target: Target, suffixes: Collection[str]) -> str:
+  """The one of a file's targets whose kernels a GPU runs first, where it has several; "" where none is."""
+  return next((s for s in suffixes_that_run(target) if s in suffixes), "")
 
 
 def seen_by(model: onnx.ModelProto, suffix: str) -> onnx.ModelProto:

@@ -81,6 +81,7 @@ class Driver:
     facts = {
       "CAPABILITY": 10 * major + minor, "SHARED_BYTES": target.smem_bytes,
       "RESERVED_BYTES": target.reserved_smem_bytes, "CLUSTERS": int(target.has_clusters),
+      "MULTIPROCESSORS": target.multiprocessors, "NAME": f'"{target.gpu}"',
     }  # fmt: skip
     defined = (f"-DEMU_{name}={value}" for name, value in facts.items())
     self.path = build_library(_SOURCE.read_text(), (*_FLAGS, *defined))

@@ -114,8 +114,12 @@ def apply(
     def rewrite() -> None:
       nonlocal result, used
       builder, numbered = BundleBuilder(target, limit=pool), dict[_At, Replacement]()
-      for place in (order[k] for k in some):
-        numbered |= _numbered(place, drafts, layers, builder, maker.opsets)
+      for again in (False, True):
+        for place in (order[k] for k in some):
+          numbered |= _numbered(place, drafts, layers, builder, maker.opsets)
+        if again or not any("_" in layer.target.suffix for layer in layers):
+          break
+        builder = BundleBuilder(target, limit=pool, numbers=builder.own_first())
       inside = {id(r.inner) for r in numbered.values()}
       bundle = builder.bundle()
       result = rewrite_model(
@@ -157,12 +161,25 @@ def _region(at: _At, layers: Sequence[Layer]) -> Region:
 
 
 def _places(drafts: Mapping[_At, "_Draft"], layers: Sequence[Layer]) -> list[list[_At]]:
-  """The instances that are in one place of the model, those with a scratch tensor first: the outer ones."""
+  """The instances that are in one place of the model, the outer ones first.
+
+  Those with a scratch tensor, then those for one GPU: where kernels of its architecture are outside of
+  these, the GPU never comes to its own, which are left out.
+  """
   found: dict[tuple[frozenset[str], tuple[str, ...]], list[_At]] = {}
   for at, draft in drafts.items():
     key = frozenset(_region(at, layers).nodes), draft.replacement.outputs
     found.setdefault(key, []).append(at)
-  return [sorted(same, key=lambda at: (not drafts[at].replacement.workspace, at)) for same in found.values()]
+
+  def order(at: _At) -> tuple[bool, bool, _At]:
+    return not drafts[at].replacement.workspace, "_" not in layers[at[0]].target.suffix, at
+
+  nests = [sorted(same, key=order) for same in found.values()]
+  suffixes = [[layers[k].target.suffix for k, _ in nest] for nest in nests]
+  return [
+    [at for i, at in enumerate(nest) if own[i].partition("_")[0] not in own[:i]]
+    for nest, own in zip(nests, suffixes, strict=True)
+  ]
 
 
 def _numbered(

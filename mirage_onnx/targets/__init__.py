@@ -8,12 +8,12 @@ Runtime fuses on any of them.
 
 from mirage_onnx.targets.architectures import ARCHITECTURES, TOO_OLD, architecture_of
 from mirage_onnx.targets.measured import table_path
-from mirage_onnx.targets.names import get_target, of_size, target_of_domain
+from mirage_onnx.targets.names import get_target, of_size, suffixes_that_run, target_of_domain
 from mirage_onnx.targets.profile import Rated, Target
 from mirage_onnx.targets.rows import H100, H200, TARGETS
 from mirage_onnx.targets.several import get_targets, joined
 
 __all__ = [
   "ARCHITECTURES", "H100", "H200", "TARGETS", "TOO_OLD", "Rated", "Target", "architecture_of", "get_target",
-  "get_targets", "joined", "of_size", "table_path", "target_of_domain",
+  "get_targets", "joined", "of_size", "suffixes_that_run", "table_path", "target_of_domain",
 ]  # fmt: skip

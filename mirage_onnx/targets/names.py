@@ -26,6 +26,8 @@ _ALSO = {
 _OLD = re.compile(r"(t4|tesla.*|v100.*|quadrort.*|rtx20\d\d.*|sm(3|5|6|7)\d)")
 _SIZED = re.compile(r"sm(\d+a?)x(\d+)")
 _MOST_MULTIPROCESSORS = 1024
+#: What drivers call GPUs; the others are rows of no GPU.
+_NAMED = frozenset(t.gpu for t in TARGETS.values() if t.name not in ARCHITECTURES)
 
 
 def get_target(name: str) -> Target:
@@ -85,7 +87,40 @@ def slowest(architecture: Architecture) -> Target:
 
 def target_of_domain(suffix: str) -> Target | None:
   """A profile whose kernels carry the last part of a custom-op domain: limits and features, not rates."""
-  return next((t for t in TARGETS.values() if t.suffix == suffix), None)
+  general, _, chip = suffix.partition("_")
+  rows = [t for t in TARGETS.values() if t.suffix == general]
+  if not chip or not rows:
+    return next(iter(rows), None)
+  architecture, size = ARCHITECTURES[rows[0].arch], re.fullmatch(r"x(\d{1,4})", chip)
+  sized = [of_size(architecture, int(size[1]))] if size else []
+  return next((replace(t, suffix=suffix) for t in (*rows, *sized) if chip in chip_words(t)), None)
+
+
+def chip_words(target: Target) -> tuple[str, ...]:
+  """What a domain of kernels for one GPU has behind its architecture: ``sm90a_h200``, ``sm86_x46``.
+
+  Of what the driver calls the GPU, and of its size: cpp/ort_custom_ops/decide.cc has the same rule.
+  """
+  return _plain(target.gpu), f"x{target.multiprocessors}"
+
+
+def suffixes_that_run(target: Target) -> tuple[str, ...]:
+  """The last parts of the domains whose kernels run on a GPU, those of itself only first."""
+  general = target.suffix.partition("_")[0]
+  return (*(f"{general}_{word}" for word in chip_words(target)), general)
+
+
+def for_itself(target: Target) -> Target:
+  """``target`` whose kernels run on no other GPU of its architecture.
+
+  Raises:
+      MirageError: OPTION_INVALID, it is no GPU but an architecture.
+  """
+  sized = _SIZED.fullmatch(_plain(target.name))
+  if sized is None and target.gpu not in _NAMED:
+    said = f"{target.name} is an architecture, not a GPU: give it before GPUs of it"
+    raise MirageError("OPTION_INVALID", said)
+  return replace(target, suffix=f"{target.suffix}_{chip_words(target)[1 if sized else 0]}")
 
 
 def _architecture(arch: str) -> Architecture | None:

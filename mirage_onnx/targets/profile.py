@@ -35,7 +35,9 @@ class Target:
   ``published_tbps``, ``published_tflops``: the bandwidth of the memory and the dense fp16 products that
   the manufacturer names, which no rate exceeds.
   ``ranked_by``: the profile whose table of ONNX Runtime's times says which regions are timed first,
-  where there is none of its own; scaled, it predicts where the rates are a data sheet's.
+  where there is none of its own; scaled, it predicts where the rates are a data sheet's. ``table``: ONNX
+  Runtime's times that ``calibrate`` measured, as JSON; empty: those of ``tables``. ``barrier_us``: a barrier
+  of a block with its way through shared memory.
   """
 
   name: str
@@ -66,3 +68,5 @@ class Target:
   published_tflops: float
   rated: Rated = Rated.MEASURED
   ranked_by: str = ""
+  table: str = ""
+  barrier_us: float = 0.05

@@ -3,18 +3,19 @@
 from collections.abc import Sequence
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.targets.names import get_target
+from mirage_onnx.targets.names import for_itself, get_target
 from mirage_onnx.targets.profile import Target
 
 
 def get_targets(names: str) -> tuple[Target, ...]:
   """The profiles called ``names``, in this order.
 
-  Each is of another architecture: kernels of one run on all GPUs of it, and the library tells GPUs apart by
-  nothing else.
+  The first of one architecture is for all GPUs of it; the library runs what a further one has on that GPU
+  only, which it knows by the driver's name for it (``sm_86x46``: by the number of multiprocessors).
 
   Raises:
-      MirageError: TARGET_UNKNOWN; OPTION_INVALID, two of one architecture, or the present GPU by no name.
+      MirageError: TARGET_UNKNOWN; OPTION_INVALID, one twice, the present GPU by no name, or an architecture
+          behind a GPU of it.
   """
   words = [word.strip() for word in names.split(",")]
   if len(words) == 1:
@@ -23,12 +24,13 @@ def get_targets(names: str) -> tuple[Target, ...]:
     raise MirageError(
       "OPTION_INVALID", "local is timed on the GPU that is here: it stands alone, or give a name"
     )
-  found = tuple(map(get_target, words))
-  for i, target in enumerate(found):
-    if (other := next((t for t in found[:i] if t.suffix == target.suffix), None)) is not None:
-      same = f"{other.name} and {target.name} are both of {target.arch}"
-      raise MirageError("OPTION_INVALID", f"{same}: what is made for one runs on the other, give one of them")
-  return found
+  found = list[Target]()
+  for target in map(get_target, words):
+    if target.name in {t.name for t in found}:
+      raise MirageError("OPTION_INVALID", f"{target.name} is given twice")
+    there = any(t.suffix == target.suffix for t in found)
+    found.append(for_itself(target) if there else target)
+  return tuple(found)
 
 
 def joined(targets: Sequence[Target]) -> str:

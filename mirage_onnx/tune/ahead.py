@@ -20,7 +20,7 @@ from mirage_onnx.superopt.result import varied
 from mirage_onnx.target import Target
 from mirage_onnx.tune.measure import Draws
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.refine import of_warpgroups
+from mirage_onnx.tune.refine import of_warpgroups, with_room
 
 #: Programs by warpgroups that are timed first: the best prediction took 1.004 times as long as the fastest on
 #: an H100 (``warpgroup_numbers.py``), and the compiler takes a second for each, for others a tenth of one.
@@ -47,6 +47,11 @@ def first_kernels(
   candidates = [v.candidate for v in varied(outcome.result.candidates, tries)]
   with _part_of_time():
     compiled, refused = compile_candidates(outcome.region, candidates, target, keep=keep, workers=workers)
+  if not compiled and refused and all(r.code == "SPILLS" for r in refused):
+    candidates += (roomy := with_room(outcome.region, candidates, target, tries))
+    with _part_of_time():
+      compiled, more = compile_candidates(outcome.region, roomy, target, keep=keep, workers=workers)
+    refused += more
   if measured:
     beside = of_warpgroups(outcome.region, candidates, target, min(tries, WARPGROUPS))
     with _part_of_time():

@@ -71,13 +71,17 @@ def ranking_table(target: Target) -> Table | None:
 
 @cache
 def load_table(target: Target) -> Table | None:
-  """The table of ``target``: measured, or another GPU's, scaled (``other_gpu.py``); None without either."""
+  """The table of ``target``: measured, or another GPU's, scaled (``other_gpu.py``); None without either.
+
+  ``calibrate`` measures one of a GPU that is here; those of rows are in ``targets/tables``.
+  """
   path = table_path(target.name)
-  if not path.is_file():
+  if not target.table and not path.is_file():
     like = measured_like(target)
     table = load_table(like) if like else None
     return _scaled(table, like, target) if table and like else None
-  data = json.loads(path.read_text())
+  data = json.loads(target.table or path.read_text())
+  data.setdefault("gpu", target.gpu)
   ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
   matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
   return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)

@@ -1,8 +1,9 @@
 """What ``--target local`` is: the present GPU with measured rates, or one line that says what is wrong.
 
-A GPU with a measured row is that row. Of every other one (a row from a data sheet, a part of a GPU, one
+A GPU with a measured row is that row, with the times of ONNX Runtime's operators that ``calibrate`` has
+left, if it was run. Of every other one (a row from a data sheet, a part of a GPU, one
 that has no row) the limits are its architecture's, which the driver confirms, and the rates are measured
-on it, half a minute once: they order what is tried, and what is chosen is timed.
+on it, a minute once: they order what is tried, and what is chosen is timed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.nvrtc_choice import chosen
 from mirage_onnx.target import Rated, Target
 from mirage_onnx.tune.device import Gpu, PresentGpu, driver_api_version, present_gpu, present_gpus
-from mirage_onnx.tune.machine import driver_version, gpu_alone, machine_of
+from mirage_onnx.tune.machine import driver_version, gpu_alone, machine_of, present_machine
 from mirage_onnx.tune.rates import Rates, keep_rates, kept_rates, measure_rates
 
 #: Hides GPUs from every program that reads it: the driver does.
@@ -28,7 +29,16 @@ def local_target() -> Target:
       MirageError: NO_GPU, DRIVER_TOO_OLD.
   """
   own = usable_profile()
-  return own if own.rated is Rated.MEASURED else with_rates(own, rates_of(usable_gpu(), own))
+  if own.rated is not Rated.MEASURED:
+    return with_rates(own, rates_of(usable_gpu(), own))
+  return with_kept_table(own)
+
+
+def with_kept_table(target: Target) -> Target:
+  """The present GPU's profile with the table that ``calibrate`` has left, if it was run."""
+  machine = present_machine()
+  kept = kept_rates(machine.text) if machine is not None else None
+  return target if kept is None or kept.table is None else replace(target, table=kept.table.text())
 
 
 def usable_profile() -> Target:
@@ -73,7 +83,7 @@ def rates_of(gpu: PresentGpu, target: Target, *, again: bool = False) -> Rates:
   """The rates of the present GPU: what is kept of this GPU, driver and ONNX Runtime, or measured now."""
   machine = machine_of(gpu, driver_version(driver_api_version())).text
   rates = None if again else kept_rates(machine)
-  if rates is None:
+  if rates is None or rates.table is None:
     with gpu_alone():
       rates = measure_rates(Gpu(target))
     keep_rates(machine, rates)
@@ -81,9 +91,13 @@ def rates_of(gpu: PresentGpu, target: Target, *, again: bool = False) -> Rates:
 
 
 def with_rates(target: Target, rates: Rates) -> Target:
-  """``target`` as it was measured. What reads L2 is in proportion to what reads memory."""
+  """``target`` as it was measured; what an older file does not say is as in its row."""
+  chip = rates.chip
   return replace(
     target,
+    l2_tbps=chip.l2_tbps if chip is not None else target.l2_tbps,
+    barrier_us=chip.barrier_us if chip is not None else target.barrier_us,
+    table=rates.table.text() if rates.table is not None else "",
     launch_us=rates.launch_us,
     ramp_us=max(rates.ramp_us, 0.1),
     stream_tbps=rates.stream_tbps,

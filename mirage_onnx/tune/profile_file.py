@@ -1,8 +1,9 @@
 """A profile in a file: the rates that ``calibrate`` measured on a GPU, for a run on it or far from it.
 
 The file says of which GPU it is, and on what it was measured; it is read strictly and has a hash of itself.
-Rates that no such GPU can have are refused. What ONNX Runtime takes there it does not say, so choices for a
-GPU that is not here keep the margin of its row.
+Rates that no such GPU can have are refused. Where it says what ONNX Runtime's operators take there, choices
+for a GPU that is not here are made as for a measured one; files of older versions do not, and keep the margin
+of its row.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.target import TARGETS, Rated, Target, get_target
 from mirage_onnx.tune.device import PresentGpu
 from mirage_onnx.tune.local import with_rates
+from mirage_onnx.tune.node_times import COLD_BYTES
+from mirage_onnx.tune.operator_table import OperatorTimes
 from mirage_onnx.tune.rates import Rates
 
 MOST_BYTES = 1 << 20
@@ -83,14 +86,15 @@ def read_profile(path: Path) -> ProfileFile:
 
 
 def of_target(target: Target, file: ProfileFile, path: Path) -> Target:
-  """``target``, which is not here, with the rates of the file; what is predicted has to win by as much.
+  """``target``, which is not here, with the rates of the file.
 
   Raises:
       MirageError: PROFILE_INVALID, the file is of another GPU.
   """
   if file.target != target.name:
     raise _refused(path, f"it was measured on {file.gpu}, target {file.target}, not on {target.name}")
-  return replace(with_rates(target, file.rates), rated=target.rated)
+  found = with_rates(target, file.rates)
+  return found if found.table else replace(found, rated=target.rated)
 
 
 def of_present(gpu: PresentGpu, target: Target, file: ProfileFile, path: Path) -> Target:
@@ -116,15 +120,32 @@ def _impossible(rates: Rates, target: Target) -> str:
   numbers = {
     "launch_us": rates.launch_us, "stream_tbps": rates.stream_tbps, "mma_tflops": rates.mma_tflops,
   }  # fmt: skip
+  if rates.chip is not None:
+    numbers |= {"l2_tbps": rates.chip.l2_tbps, "barrier_us": rates.chip.barrier_us}
+    numbers |= {f"mma_tflops of {kind}": value for kind, value in rates.chip.mma_tflops.items()}
   for name, value in numbers.items():
     if not isfinite(value) or value <= 0:
       return f"{name} is {value}"
   if not isfinite(rates.ramp_us):
     return f"ramp_us is {rates.ramp_us}"
-  if target.name in TARGETS or target.rated is Rated.MEASURED:
-    for name, most in (("stream_tbps", target.published_tbps), ("mma_tflops", target.published_tflops)):
-      if numbers[name] > ABOVE * most:
-        return f"{name} is {numbers[name]:g}"
+  known = target.name in TARGETS or target.rated is Rated.MEASURED
+  for name, value in numbers.items() if known else ():
+    most = {"stream_tbps": target.published_tbps}.get(name, target.published_tflops)
+    if ("tflops" in name or name == "stream_tbps") and value > ABOVE * most:
+      return f"{name} is {value:g}"
+  return _impossible_table(rates.table, target.published_tbps) if rates.table is not None else ""
+
+
+def _impossible_table(table: OperatorTimes, tbps: float) -> str:
+  """A product reads its weight, from memory where no cache keeps it; nothing takes no time."""
+  for op, points in table.ops.items():
+    for elements, us in points:
+      if not isfinite(us) or us < 0 or elements < 1:
+        return f"{op} of {elements} elements takes {us} us"
+  for m, k, n, us in table.matmul:
+    least = 2 * k * n / (ABOVE * tbps * 1e6) if 2 * k * n >= COLD_BYTES else 0.0
+    if not isfinite(us) or us < least or min(m, k, n) < 1:
+      return f"a product of {m} x {k} x {n} takes {us} us"
   return ""
 
 

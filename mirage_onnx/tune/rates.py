@@ -2,7 +2,8 @@
 
 ``stream_tbps`` and ``ramp_us``: a line through the times of pure reads of 16 MB and more from a cold L2, each
 in the best of several launch shapes; ``launch_us``: one more empty kernel in a CUDA graph, where it is not
-hidden behind another; ``mma_tflops``: ONNX Runtime's product of two large fp16 matrices.
+hidden behind another; ``mma_tflops``: ONNX Runtime's product of two large fp16 matrices. Beside them what the
+chip does otherwise (``chip_rates.py``) and what ONNX Runtime's operators take (``operator_table.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +20,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.structures import cache_folder
+from mirage_onnx.tune.chip_rates import ChipRates, measure_chip
+from mirage_onnx.tune.operator_table import OperatorTimes, operator_times
 
 if TYPE_CHECKING:
   from mirage_onnx.tune.device import Gpu
 
+#: Seconds of all of it: operators that were not asked then are unknown.
+MOST_S = 55.0
 SIZES_MB = (1, 4, 16, 33.5, 67, 134, 235, 352)
 #: Reads from here on lie on the line.
 LARGE_MB = 16
@@ -66,19 +73,25 @@ class StreamRead(msgspec.Struct, frozen=True):
   how: str
 
 
-class Rates(msgspec.Struct, frozen=True):
-  """Columns of a profile."""
+class Rates(msgspec.Struct, frozen=True, omit_defaults=True):
+  """Columns of a profile, and its table; ``chip``, ``table``: not in files of older versions."""
 
   launch_us: float
   ramp_us: float
   stream_tbps: float
   mma_tflops: float
   reads: tuple[StreamRead, ...]
+  chip: ChipRates | None = None
+  table: OperatorTimes | None = None
 
 
-def measure_rates(gpu: Gpu, product_us: Callable[[Gpu], float] | None = None) -> Rates:
-  """Some 20 s on an H100; ``product_us``: the time of a product of ``PRODUCT`` cubed."""
-  reads = []
+def measure_rates(
+  gpu: Gpu,
+  product_us: Callable[[Gpu], float] | None = None,
+  table: Callable[[Gpu, float], OperatorTimes] = operator_times,
+) -> Rates:
+  """In ``MOST_S``; ``product_us``: the time of a product of ``PRODUCT`` cubed; ``table``: (GPU, end)."""
+  end, reads = time.monotonic() + MOST_S, list[StreamRead]()
   for mb in SIZES_MB:
     with gpu.scope():
       replay, how = streaming_limit(gpu, int(mb * 1e6))
@@ -90,7 +103,7 @@ def measure_rates(gpu: Gpu, product_us: Callable[[Gpu], float] | None = None) ->
     took_us = (product_us or ort_product_us)(gpu)
   return Rates(
     round(launch_us, 3), round(at_zero - launch_us, 3), round(1 / slope, 3),
-    round(2 * PRODUCT**3 / took_us / 1e6, 1), tuple(reads),
+    round(2 * PRODUCT**3 / took_us / 1e6, 1), tuple(reads), measure_chip(gpu), table(gpu, end),
   )  # fmt: skip
 
 
@@ -192,5 +205,6 @@ def keep_rates(machine: Mapping[str, str], rates: Rates) -> Path | None:
 def _path(machine: Mapping[str, str]) -> Path | None:
   """By all that a time depends on: GPU, driver, ONNX Runtime, and how we measure."""
   folder = cache_folder("rates")
-  text = json.dumps(dict(sorted(machine.items())))
+  measured_by = source_digest("tune/rates.py", "tune/chip_rates.py", "tune/operator_table.py")
+  text = json.dumps([dict(sorted(machine.items())), measured_by])
   return folder and folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"

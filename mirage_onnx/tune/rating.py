@@ -69,8 +69,6 @@ class Rating:
 
 def _measured(target: Target) -> Target:
   """Of the GPU that is here; measured now, or kept, where its row was not."""
-  if target.rated is Rated.MEASURED:
-    return target
-  from mirage_onnx.tune.local import local_target
+  from mirage_onnx.tune.local import local_target, with_kept_table
 
-  return local_target()
+  return with_kept_table(target) if target.rated is Rated.MEASURED else local_target()

@@ -30,6 +30,9 @@ WORTH_US = 7.0
 #: How far a neighbour is: factors of two (or stages), in all numbers together.
 NEAR = 2.0
 
+#: Of the registers that are counted where the compiler spills, so many at most are tried then.
+ROOM = 0.75
+
 Point = tuple[float, KernelParams]
 
 
@@ -79,6 +82,34 @@ def other_numbers(
     )
     for time_us, params in wanted[:count]
   )
+
+
+def with_room(
+  region: Region, candidates: Sequence[Candidate], target: Target, count: int
+) -> tuple[Candidate, ...]:
+  """At most ``count`` other numbers of these µGraphs, with fewer registers in tiled kernels, soonest first.
+
+  For where the compiler spills registers of all ``candidates``, which the cost model took to fit: on a chip
+  of few multiprocessors the largest tiles are the best by far (scores under a causal mask, on an Orin).
+  """
+  found = list[Candidate]()
+  for candidate in {c.ugraph: c for c in reversed(candidates)}.values():
+    graph = candidate.ugraph
+    tensors = {t.name: t for t in graph.tensors}
+    extents = ugraph_extents(graph, candidate.params, region.extents)
+    times = kernel_times(candidate, region.extents, target, expected_tiled_us)
+    each = list[list[Point]]()
+    for k, own, (family, us) in zip(graph.kernels, candidate.params, times, strict=True):
+      cost = tiled_cost(k, tensors, extents, own, target) if family is Family.TILED else None
+      points = solver(family)(k, tensors, extents, target, keep=LOOKED_AT) if cost else ()
+      each.append([(c.time_us, p) for c, p in points if cost and c.registers <= ROOM * cost.registers])
+      if cost is None:
+        each[-1] = [(us or 0.0, own)]
+    for n in range(min(count, max(map(len, each))) if all(each) else 0):
+      picked = [p[min(n, len(p) - 1)] for p in each]
+      params = tuple(own for _, own in picked)
+      found.append(replace(candidate, params=params, predicted_us=sum(us for us, _ in picked)))
+  return tuple(sorted(found, key=lambda c: c.predicted_us)[:count])
 
 
 def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: int) -> tuple[Candidate, ...]:

@@ -164,7 +164,7 @@ class Native:
     """Mode, domain and reason of the decision rule."""
     known = {
       "ep": "auto", "driver_given": 0, "ort_has_cuda": 1, "driver_error": "",
-      "devices": 1, "major": 9, "minor": 0,
+      "devices": 1, "major": 9, "minor": 0, "name": "", "multiprocessors": 0,
     } | facts  # fmt: skip
     values = [v.encode() if isinstance(v, str) else int(v) for v in known.values()]
     domain, reason = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)

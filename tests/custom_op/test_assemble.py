@@ -6,7 +6,7 @@ import pytest
 from small_models import Net, region_of, search_region
 
 from mirage_onnx.codegen.candidates import compile_candidates
-from mirage_onnx.custom_op.assemble import BundleBuilder
+from mirage_onnx.custom_op.assemble import OWN_POOL, BundleBuilder
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.target import H200
 
@@ -84,3 +84,29 @@ def test_refused_candidates_are_passed_over(pair):
   assert [d.candidate for d in done] == [good]
   assert [r.code for r in refused] in (["EMIT_UNSUPPORTED"], ["SMEM"], ["LAYOUT"], ["SPILLS"])
   assert compile_candidates(region, [], H200, keep=1) == ([], [])
+
+
+def test_plans_for_one_gpu_have_the_first_numbers(pair):
+  """In a second builder to which the same is added; there are only so many of them."""
+  own = replace(H200, suffix="sm90a_h200")
+  added = [
+    (pair[0], "a", H200),
+    (pair[0], "b", own),
+    (pair[1], "a", H200),
+    (pair[1], "b", own),
+    (pair[0], "b", own),
+  ]
+
+  def numbers(builder):
+    return [builder.add(*kernels, key, (), target)[0] for kernels, key, target in added]
+
+  first = BundleBuilder(H200)
+  assert numbers(first) == [0, 1, 2, 3, 1]
+  second = BundleBuilder(H200, numbers=first.own_first())
+  assert numbers(second) == [2, 0, 3, 1, 0]
+  made, again = first.bundle(), second.bundle()
+  assert again.plans == tuple(made.plans[k] for k in (1, 3, 0, 2))
+  assert [p["region"] for p in again.provenance] == [made.provenance[k]["region"] for k in (1, 3, 0, 2)]
+  most = [second.add(*pair[0], f"more {k}", (), own) for k in range(OWN_POOL)]
+  assert [m is None for m in most] == [False] * (OWN_POOL - 2) + [True] * 2
+  assert second.add(*pair[0], "more", (), H200)

@@ -6,7 +6,7 @@ from refused import refused
 
 from mirage_onnx.custom_op import InferenceSession, launches, register
 from mirage_onnx.errors import MirageError
-from mirage_onnx.targets import ARCHITECTURES
+from mirage_onnx.targets import ARCHITECTURES, TARGETS, suffixes_that_run, target_of_domain
 from tests.custom_op.host import CPU, hosted
 
 
@@ -18,6 +18,17 @@ def test_domain_follows_the_gpu(native, capability, target):
   major, minor = capability
   mode, domain, _ = native.decide(major=major, minor=minor)
   assert (mode, domain) == ("cuda", f"ai.mirage.v1.{target}")
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.name != "sm_90"], ids=lambda t: t.name)
+def test_domains_of_the_gpu_itself(native, target):
+  """What Python calls them (targets/names.py), so that kernels for one GPU are found on it."""
+  major, minor = target.capability
+  facts = {"major": major, "minor": minor, "name": target.gpu, "multiprocessors": target.multiprocessors}
+  general, *own = (d.removeprefix("ai.mirage.v1.") for d in native.decide(**facts)[1].split())
+  assert (*own, general) == suffixes_that_run(target)
+  assert target_of_domain(own[0]).gpu == target.gpu
+  assert native.decide(**facts | {"name": "?!", "multiprocessors": 0})[1] == f"ai.mirage.v1.{general}"
 
 
 @pytest.mark.parametrize(

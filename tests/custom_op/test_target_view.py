@@ -1,5 +1,8 @@
 """A file for several targets: each GPU runs its own kernels, another one the original, and views say so."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -12,11 +15,15 @@ from mirage_onnx.custom_op.library import get_library_path, load_library
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.node_digest import is_custom
 from mirage_onnx.custom_op.target_view import only, seen_by, seen_file, suffixes_of
+from mirage_onnx.emulator.driver import Driver
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer import load_model
 from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.rewrite.apply import Layer, apply
+from mirage_onnx.target import H200, get_target, get_targets
 from tests.support.emulated_session import host_session
 from tests.support.rewritten import tampered, with_plan
-from tests.support.several_kernels import CAPABILITY, REPLACED, several, three_regions
+from tests.support.several_kernels import CAPABILITY, REPLACED, kernels, several, three_regions
 
 CPU = ["CPUExecutionProvider"]
 
@@ -59,6 +66,56 @@ def test_the_library_makes_the_kernels_of_its_gpu(model, suffix):
 def custom_nodes(model):
   every = (*nodes_of(model.graph), *(n for f in model.functions for n in f.node))
   return [n for n in every if is_custom(n.domain, n.op_type)]
+
+
+#: Of one architecture: what each target replaces, the first of them for all its GPUs.
+ONE_ARCHITECTURE = {"h100": (0, 1), "h200": (1, 2), "sm_90ax60": (0,), "a100": (0, 1, 2)}
+H200_AND_MORE = {"NVIDIA H200": 132, "NVIDIA GH200 480GB": 132, "NVIDIA H100 80GB HBM3 MIG 3g.40gb": 60}
+
+
+@pytest.fixture(scope="module", params=[(0, 1, 2, 3), (3, 0, 1, 2)], ids=["h100 first", "a100 first"])
+def one_architecture(request):
+  targets = get_targets(",".join(ONE_ARCHITECTURE))
+  replaced = list(zip(targets, ONE_ARCHITECTURE.values(), strict=True))
+  first, *others = (
+    Layer(t, tuple(kernels(t)[k] for k in which)) for t, which in map(replaced.__getitem__, request.param)
+  )
+  return apply(load_model(three_regions().original), first.chosen, first.target, others=others).model
+
+
+@pytest.mark.parametrize(
+  ("gpu", "own"),
+  [
+    ("NVIDIA H200", {"sm90a": 1, "sm90a_h200": 2}),
+    ("NVIDIA GH200 480GB", {"sm90a": 2}),
+    ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", {"sm90a": 1, "sm90a_x60": 1}),
+    ("", {"sm80": 3}),
+  ],
+)
+def test_a_gpu_runs_its_own_before_those_of_its_architecture(one_architecture, gpu, own):
+  """By the driver's name of it, or its size; the general kernels where it has no own."""
+  target = H200 if gpu else get_target("a100")
+  target = replace(target, gpu=gpu or target.gpu, multiprocessors=H200_AND_MORE.get(gpu, 108))
+  library = load_library(get_library_path())
+  first, driver = library.mark(), Driver(target)
+  onnx.checker.check_model(one_architecture)
+  session = mirage_onnx.InferenceSession(
+    one_architecture.SerializeToString(), providers=CPU, ep="host", driver=str(driver.path)
+  )
+  assert session.get_inputs()
+  made = [c.op for c in library.counters() if c.id >= first]
+  domains = {n.op_type: n.domain.removeprefix("ai.mirage.v1.") for n in custom_nodes(one_architecture)}
+  assert Counter(domains[op] for op in made) == own
+  of_one_gpu = {int(op.removeprefix("MuGraph_")) for op, domain in domains.items() if "_" in domain}
+  assert of_one_gpu == set(range(3)), "the library has few names for them, the first ones"
+
+
+def test_each_of_one_architecture_runs_right(one_architecture):
+  assert set(suffixes_of(one_architecture)) == {"sm90a", "sm90a_h200", "sm90a_x60", "sm80"}
+  for suffix in suffixes_of(one_architecture):
+    view = seen_by(one_architecture, suffix)
+    got, launches = run(view, emulate=True)
+    assert error(got) < 2e-3 and launches and set(launches.values()) == {1}
 
 
 def test_without_the_library_it_is_the_original(model):

@@ -1,5 +1,7 @@
 """A file for several GPUs on one of them: its own kernels run, at every depth, and no others."""
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -7,9 +9,10 @@ import pytest
 
 import mirage_onnx
 from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.custom_op.library import get_library_path, load_library
 from mirage_onnx.importer import load_model
 from mirage_onnx.rewrite.apply import Layer, apply
-from mirage_onnx.target import H200, get_target
+from mirage_onnx.target import H200, get_target, get_targets
 from mirage_onnx.tune.device import present_target
 from tests.support.several_kernels import three_regions
 
@@ -64,3 +67,25 @@ def test_a_gpu_without_kernels_runs_the_original(h200):
   plain = ort.InferenceSession(three_regions().original.SerializeToString(), providers=CUDA)
   x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)
   assert np.array_equal(got, plain.run(None, {"x0": x})[0].astype(np.float64))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_kernels_for_one_gpu_run_on_it_alone(own, h200):
+  """The GPU that is here is the second of its architecture in the file, or none of them."""
+  gpu = present_target()
+  general = next(t for t in ("gh200", "h100-pcie") if t != gpu.name)
+  second = gpu.name if own else next(t for t in ("h200", "h100") if t != gpu.name)
+  first, further = get_targets(f"{general},{second}")
+  assert further.suffix.startswith("sm90a_")
+  proto = model([(first, (0, 1)), (further, (1, 2))])
+  library = load_library(get_library_path())
+  begin = library.mark()
+  got, _ = run(proto)
+  nodes = (*proto.graph.node, *(n for f in proto.functions for n in f.node))
+  domains = {n.op_type: n.domain.rpartition(".")[2] for n in nodes if n.op_type.startswith("MuGraph_")}
+  ran = Counter(domains[c.op] for c in library.counters() if c.id >= begin and c.launches)
+  assert ran == ({"sm90a": 1, further.suffix: 2} if own else {"sm90a": 2})
+  session = ort.InferenceSession(three_regions().original.SerializeToString(), providers=CUDA[1:])
+  x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)
+  want = session.run(None, {"x0": x})[0].astype(np.float64)
+  assert np.linalg.norm(got - want) < 5e-3 * np.linalg.norm(want)

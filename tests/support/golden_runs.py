@@ -47,7 +47,11 @@ def drawn(name, graph, target):
 
 def complaint(name, target):
   """What is wrong with a golden program in the emulator, all checks on, as its text is for ``target``."""
-  graph = golden_graph(name)
+  return complaint_of(name, golden_graph(name), target)
+
+
+def complaint_of(name, graph, target):
+  """The same of any program; ``name``: the seed of its sizes."""
   extents, params, sources = drawn(name, graph, target)
   rng = np.random.default_rng(0)
   tensors, inputs = {}, {}

@@ -3,7 +3,7 @@
 import pytest
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.targets import get_target, get_targets, joined
+from mirage_onnx.targets import get_target, get_targets, joined, suffixes_that_run, target_of_domain
 
 
 def test_names_in_any_spelling_and_in_their_order():
@@ -13,16 +13,25 @@ def test_names_in_any_spelling_and_in_their_order():
   assert get_targets("h200") == (get_target("h200"),)
 
 
+def test_a_further_one_of_an_architecture_is_for_itself_alone():
+  found = get_targets("sm_90, h200, a100-40gb, H100, sm_90ax60, a100-80gb, rtx3090")
+  assert [t.suffix for t in found] == [
+    "sm90a", "sm90a_h200", "sm80", "sm90a_h10080gbhbm3", "sm90a_x60", "sm80_a100sxm480gb", "sm86",
+  ]  # fmt: skip
+  assert get_targets(joined(found)) == found
+  for t in found:
+    of_domain = target_of_domain(t.suffix)
+    assert (of_domain.suffix, of_domain.capability) == (t.suffix, t.capability)
+    assert t.suffix in suffixes_that_run(get_target(t.name)) and "_" not in suffixes_that_run(t)[-1]
+  assert target_of_domain("sm90a_h300") is None and target_of_domain("sm75_x40") is None
+  assert suffixes_that_run(get_target("gh200")) == ("sm90a_gh200480gb", "sm90a_x132", "sm90a")
+
+
 @pytest.mark.parametrize(
   ("names", "code", "said"),
   [
-    (
-      "h200,gh200",
-      "OPTION_INVALID",
-      "h200 and gh200 are both of sm_90a: what is made for one runs on the other",
-    ),
-    ("a100,a100", "OPTION_INVALID", "a100-80gb and a100-80gb are both of sm_80"),
-    ("sm_90,h100", "OPTION_INVALID", "sm_90 and h100 are both of sm_90a"),
+    ("a100,h200,a100-80gb", "OPTION_INVALID", "a100-80gb is given twice"),
+    ("h100,sm_90", "OPTION_INVALID", "sm_90 is an architecture, not a GPU: give it before GPUs of it"),
     ("h200,local", "OPTION_INVALID", "local is timed on the GPU that is here"),
     ("h200,", "TARGET_UNKNOWN", "no target ''"),
     ("h200,t4", "TARGET_UNKNOWN", "kernels need sm_80"),

@@ -1,6 +1,9 @@
 """``--target local``: rates that were measured once, or one line that says what is wrong here."""
 
+from dataclasses import replace
+
 import fake_driver
+import msgspec
 import pytest
 from refused import refused
 
@@ -9,10 +12,15 @@ from mirage_onnx import events
 from mirage_onnx.target import H200, Rated
 from mirage_onnx.targets import get_target
 from mirage_onnx.tune import device, local
+from mirage_onnx.tune.baseline import load_table
+from mirage_onnx.tune.chip_rates import ChipRates
 from mirage_onnx.tune.local import local_target, others_here
-from mirage_onnx.tune.rates import Rates
+from mirage_onnx.tune.machine import present_machine
+from mirage_onnx.tune.operator_table import OperatorTimes
+from mirage_onnx.tune.rates import Rates, keep_rates, kept_rates
 
-FOUND = Rates(1.2, 2.5, 0.33, 48.0, ())
+TABLE = OperatorTimes("1.31.1", {"Add": ((512, 1.0),)}, ((1, 64, 64, 2.0),))
+FOUND = Rates(1.2, 2.5, 0.33, 48.0, (), ChipRates(1.7, {"f16": 40.0}, 0.07), TABLE)
 
 
 @pytest.fixture
@@ -47,8 +55,24 @@ def test_others_are_measured_once(present, gpu, name):
   found, row = local_target(), get_target(name)
   assert measured == [name] and local_target() == found and measured == [name]
   assert (found.stream_tbps, found.mma_tflops, found.launch_us) == (0.33, 48.0, 1.2)
+  assert (found.l2_tbps, found.barrier_us) == (1.7, 0.07)
+  assert load_table(found).matmul_us(1, 64, 64) == 2.0
   assert found.rated is Rated.MEASURED and row.rated is Rated.DATASHEET
   assert (found.name, found.arch, found.smem_bytes) == (row.name, row.arch, row.smem_bytes)
+
+
+def test_rates_without_a_table_are_of_an_older_version(present):
+  measured = present(fake_driver.RTX3060)
+  keep_rates(present_machine().text, msgspec.structs.replace(FOUND, chip=None, table=None))
+  assert local_target().l2_tbps == 1.7 and measured == ["sm_86x28"]
+  assert kept_rates(present_machine().text) == FOUND
+
+
+def test_a_measured_row_gets_the_table_that_calibrate_left(present):
+  present(fake_driver.H200)
+  keep_rates(present_machine().text, FOUND)
+  found = local_target()
+  assert found == replace(H200, table=TABLE.text()) and load_table(found).op_us("Add", 512) == 1.0
 
 
 def test_of_another_driver_or_gpu_they_are_measured_again(present):

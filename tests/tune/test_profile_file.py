@@ -13,7 +13,11 @@ from mirage_onnx import api, events
 from mirage_onnx.cli import main
 from mirage_onnx.target import Rated, get_target, get_targets
 from mirage_onnx.tune import device, local
+from mirage_onnx.tune.baseline import load_table
+from mirage_onnx.tune.chip_rates import ChipRates
 from mirage_onnx.tune.device import PresentGpu
+from mirage_onnx.tune.operator_table import OperatorTimes
+from mirage_onnx.tune.other_gpu import least_margin, measured_like
 from mirage_onnx.tune.profile_file import ProfileFile, profile_of, read_profile
 from mirage_onnx.tune.rates import Rates, StreamRead
 from mirage_onnx.tune.rating import Rating
@@ -21,6 +25,8 @@ from mirage_onnx.tune.rating import Rating
 ADA = PresentGpu(*fake_driver.RTX4090)
 #: As they are measured: sizes of reads are whole numbers or not.
 FOUND = Rates(1.2, 2.5, 0.91, 150.0, (StreamRead(1, 2.95, "so"), StreamRead(33.5, 14, "or so")))
+TABLE = OperatorTimes("1.31.1", {"Add": ((512, 1.0),)}, ((1, 64, 64, 2.0), (8, 4096, 4096, 35.0)))
+WHOLE = msgspec.structs.replace(FOUND, chip=ChipRates(4.0, {"f16": 160.0}, 0.04), table=TABLE)
 MACHINE = {"gpu": str(ADA), "driver": "1", "onnxruntime": "2", "protocol": "3"}
 MODEL = Path(__file__).parents[2] / "models" / "rmsnorm_linear.onnx"
 
@@ -39,7 +45,7 @@ def present(monkeypatch, tmp_path):
   monkeypatch.setattr(local, "_nvrtc_major", lambda: 13)
   monkeypatch.setattr(local, "Gpu", lambda target: target)
   measured = []
-  monkeypatch.setattr(local, "measure_rates", lambda gpu: measured.append(gpu.name) or FOUND)
+  monkeypatch.setattr(local, "measure_rates", lambda gpu: measured.append(gpu.name) or WHOLE)
 
   def put(*gpus):
     monkeypatch.setattr(device, "_driver", lambda: fake_driver.driver(*gpus))
@@ -59,7 +65,7 @@ def test_what_calibrate_writes_is_read(present, tmp_path):
   measured, path = present(fake_driver.RTX4090), tmp_path / "made.json"
   assert main(["calibrate", "--profile", str(path)]) == 0
   found = read_profile(path)
-  assert (found.gpu, found.target, found.rates) == (str(ADA), "rtx4090", FOUND) and len(measured) == 1
+  assert (found.gpu, found.target, found.rates) == (str(ADA), "rtx4090", WHOLE) and len(measured) == 1
   assert set(found.machine) >= {"gpu", "driver", "onnxruntime"}
 
 
@@ -72,6 +78,33 @@ def test_far_from_the_gpu_it_has_those_rates_and_the_margin_of_its_row(present, 
   assert target.rated is Rated.DATASHEET is row.rated
   assert replace(target, stream_tbps=row.stream_tbps, mma_tflops=row.mma_tflops, launch_us=row.launch_us,
                  ramp_us=row.ramp_us) == row  # fmt: skip
+
+
+def test_with_a_table_it_is_as_a_measured_gpu(present, file):
+  """Its choices are predicted by what onnxruntime took there, and need the usual margin."""
+  changed(file, rates=WHOLE)
+  (target,) = Rating.of(file, False).with_rates(get_targets("rtx4090"), False, events.silent)
+  assert target.rated is Rated.MEASURED and (target.l2_tbps, target.barrier_us) == (4.0, 0.04)
+  assert load_table(target).matmul_us(8, 4096, 4096) == 35.0
+  assert measured_like(target) is None and least_margin(target, 0.2) == 0.2
+  assert least_margin(get_target("rtx4090"), 0.2) == 0.4
+
+
+@pytest.mark.parametrize(
+  ("more", "said"),
+  [
+    ({"chip": ChipRates(0.0, {"f16": 160.0}, 0.04)}, "l2_tbps is 0"),
+    ({"chip": ChipRates(4.0, {"f16": 400.0}, 0.04)}, "mma_tflops of f16 is 400"),
+    ({"chip": ChipRates(4.0, {"f16": 160.0}, -1.0)}, "barrier_us is -1"),
+    ({"table": OperatorTimes("1", {"Add": ((512, -2.0),)}, ())}, "Add of 512 elements takes -2"),
+    ({"table": OperatorTimes("1", {}, ((8, 4096, 4096, 20.0),))}, "a product of 8 x 4096 x 4096 takes 20"),
+    ({"table": OperatorTimes("1", {}, ((0, 64, 64, 20.0),))}, "a product of 0 x 64 x 64"),
+  ],
+)
+def test_what_no_such_gpu_does_is_refused(file, more, said):
+  changed(file, rates=msgspec.structs.replace(WHOLE, **more))
+  with refused("PROFILE_INVALID", said):
+    read_profile(file)
 
 
 def test_on_the_gpu_nothing_is_measured_again(present, file):

@@ -14,9 +14,11 @@ from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
+from mirage_onnx.superopt.result import SearchBound, SearchReport, SearchResult, Stop, Verified
+from mirage_onnx.superopt.search import search
+from mirage_onnx.superopt.space import space_of
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
-from mirage_onnx.target import H200
+from mirage_onnx.target import H200, get_target
 from mirage_onnx.tune import ahead, tuning
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import (
@@ -25,8 +27,10 @@ from mirage_onnx.tune.refine import (
   by_warpgroups,
   of_warpgroups,
   other_numbers,
+  with_room,
   with_warpgroups,
 )
+from mirage_onnx.verify.prover import prover
 
 REGION = PROGRAMS["lora_two_adapters"]()
 
@@ -94,6 +98,22 @@ def test_none_without_a_tiled_kernel():
   params = tuple(solve(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels)
   assert other_numbers(region, Candidate(graph, params), H200, 8) == ()
   assert other_numbers(REGION, replace(candidate()), H200, 0) == ()
+
+
+def test_where_the_compiler_spills_all_there_are_numbers_with_fewer_registers():
+  """An Orin has few multiprocessors: of a causal mask all that the search finds have the largest tiles."""
+  region, orin = PROGRAMS["attention_causal"](), get_target("orin")
+  prove = prover(region, derived=True)
+  result = search(region, orin, prove, bound=SearchBound(), space=space_of(region), budget_s=60.0)
+  ready = ahead.first_kernels(Outcome(region, (), 0.0, result), orin, 8, 1, 1, measured=False)
+  assert {r.code for r in ready.refused} == {"SPILLS"} and len(ready.refused) >= 8
+  (made,) = ready.compiled
+  assert made.candidate in ready.candidates and made.cubins[0].registers < 200
+  first = result.candidates[0].candidate
+  assert first.predicted_us <= made.candidate.predicted_us < 1.1 * first.predicted_us
+  every = with_room(region, [first], orin, 8)
+  assert len(every) == 8 and {c.ugraph for c in every} == {first.ugraph}
+  assert [c.predicted_us for c in every] == sorted(c.predicted_us for c in every)
 
 
 def test_what_the_compiler_refuses_is_asked_once(monkeypatch):

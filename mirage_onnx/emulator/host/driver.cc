@@ -22,6 +22,7 @@
 namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kLaunchFailed = 719;
+constexpr int kMultiprocessors = 16;
 constexpr int kComputeMajor = 75, kComputeMinor = 76;
 constexpr int kMostSharedBytes = 97, kReservedSharedBytes = 111, kClusters = 120;
 constexpr unsigned kClusterDim = 4, kHostLaunch = 0x4d475500;
@@ -87,6 +88,7 @@ DRIVER int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, kSu
 DRIVER int cuCtxGetDevice(int* device) { return *device = 0, kSuccess; }
 DRIVER int cuDeviceGetAttribute(int* value, int attribute, int) {
   switch (attribute) {
+    case kMultiprocessors: return *value = EMU_MULTIPROCESSORS, kSuccess;
     case kComputeMajor: return *value = EMU_CAPABILITY / 10, kSuccess;
     case kComputeMinor: return *value = EMU_CAPABILITY % 10, kSuccess;
     case kMostSharedBytes: return *value = EMU_SHARED_BYTES, kSuccess;
@@ -94,6 +96,9 @@ DRIVER int cuDeviceGetAttribute(int* value, int attribute, int) {
     case kClusters: return *value = EMU_CLUSTERS, kSuccess;
     default: return kInvalidValue;
   }
+}
+DRIVER int cuDeviceGetName(char* name, int size, int) {
+  return std::snprintf(name, size, "%s", EMU_NAME), kSuccess;
 }
 // What went wrong in this thread last: more than a name, and the only text that the API hands on.
 DRIVER int cuGetErrorName(int, const char** name) { return *name = message, kSuccess; }
