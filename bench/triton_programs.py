@@ -3,7 +3,8 @@
     python3 bench/triton_programs.py OUT.json [--seconds 90] [NAME ...]
 
 The programs: golden µGraphs of the search at full size, with the best numbers of the cost model for which
-there are both a text in Triton and a kernel of ours that compiles, and the small golden µGraphs of the tests.
+there are both a text in Triton and a kernel of ours that compiles (where Triton has no text for any: the best
+other µGraph that a search finds), and the small golden µGraphs of the tests.
 A program is written to a file, compiled in a process of its own (which may take ``COMPILE_S``), run on a
 draw of inputs, and compared with float64 (``tune/oracle.py``); then timed beside the CUDA of the same µGraph
 with the same numbers, both as CUDA graphs, cold (``protocol.py``). Refusals are recorded with their reason.
@@ -18,19 +19,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from golden_graphs import NAMES, golden_graph
 from golden_kernels import numbered, usual_weights
+from goldens import GOLDENS, golden
 from protocol import facts, print_table, statistics
 from search_programs import PROGRAMS
+from small_models import prover
 
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.graphs.triton_text import triton_text
 from mirage_onnx.ir import Candidate, Program
+from mirage_onnx.superopt.search import search
 from mirage_onnx.target import get_target
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.gpu_arrays import gpu_arrays
@@ -39,6 +44,8 @@ from mirage_onnx.tune.oracle import draw
 
 #: Seconds that Triton may take for a program; sets of numbers that are tried; samples of a time.
 COMPILE_S, TRIED, SAMPLES = 45, 6, 9
+#: Seconds for the search of a program of which Triton cannot say the golden µGraph.
+SEARCH_S = 20
 #: A child compiles the program: it runs once, on numbers that are not looked at.
 COMPILES = """
 import importlib.util, sys, torch
@@ -52,23 +59,24 @@ torch.cuda.synchronize()
 
 def subjects(names):
   """The programs, by name: those at full size first."""
-  from golden_graphs import NAMES
-  from goldens import GOLDENS
-
   every = [*(n for n in PROGRAMS if n in NAMES), *(f"small {g.name}" for g in GOLDENS)]
   return [n for n in every if not names or n in names]
 
 
-def candidates_of(name, target):
-  """The region and the candidates in the order in which they are tried."""
-  from golden_graphs import golden_graph
-  from goldens import golden
+def region_of(name):
+  return golden(name.removeprefix("small ")).region if name.startswith("small ") else PROGRAMS[name]()
 
+
+def candidates_of(name, target):
+  """In the order in which they are tried."""
   if name.startswith("small "):
     g = golden(name.removeprefix("small "))
-    return g.region, [Candidate(g.ugraph, g.params)]
+    yield Candidate(g.ugraph, g.params)
+    return
   region, graph = PROGRAMS[name](), golden_graph(name)
-  return region, [Candidate(graph, p, us) for us, p in numbered(graph, region, target, TRIED)]
+  yield from (Candidate(graph, p, us) for us, p in numbered(graph, region, target, TRIED))
+  found = search(region, target, prover(), budget_s=SEARCH_S)
+  yield from (c.candidate for c in found.candidates)
 
 
 def program_of(region):
@@ -83,21 +91,23 @@ def written(job):
   """(name, path or None, compiled or None, refusals): the first numbers that both have a text for."""
   name, folder, target_name = job
   target, refused = get_target(target_name), {}
-  region, candidates = candidates_of(name, target)
-  for c in candidates:
+  region, path, best = region_of(name), Path(folder) / f"{name.replace(' ', '_')}.py", None
+  for tried, c in enumerate(candidates_of(name, target)):
+    if best and tried >= TRIED:
+      break
     try:
-      text = triton_text(program_of(region), region, c, name)
+      text = triton_text(program_of(region), region, c, name, target)
     except RejectionError as error:
       refused[f"{error.rejection.code}: {error.rejection.reason}"] = None
       continue
     own, why = compile_candidates(region, [c], target, keep=1, workers=1)
-    if not own and c is not candidates[-1]:
-      refused |= {f"{r.code}: {r.reason}": None for r in why}
-      continue
-    path = Path(folder) / f"{name.replace(' ', '_')}.py"
-    path.write_text(text, encoding="utf-8")
-    return name, path, c, own[0] if own else None, list(refused)
-  return name, None, None, None, list(refused) or ["no numbers"]
+    refused |= {f"{r.code}: {r.reason}": None for r in why}
+    if own or not best:
+      path.write_text(text, encoding="utf-8")
+      best = c, own[0] if own else None
+    if own:
+      break
+  return (name, path if best else None, *(best or (None, None)), list(refused))
 
 
 def compiled(path, deadline):
@@ -124,7 +134,7 @@ def on_gpu(x, torch):
 
 def measured(gpu, name, path, candidate, own, torch):
   """The record of a program that compiled."""
-  region, _ = candidates_of(name, gpu.target) if name.startswith("small ") else (PROGRAMS[name](), None)
+  region = region_of(name)
   spec = importlib.util.spec_from_file_location(path.stem, path)
   program = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(program)
@@ -156,7 +166,7 @@ def measured(gpu, name, path, candidate, own, torch):
 def row_of(name, r):
   """A line of the table."""
   if "triton" not in r:
-    return [name, "", "", "", (r.get("failed") or r["refused"][0])[:60]]
+    return [name, "", "", "", (r.get("failed") or next(iter(r["refused"]), "no numbers"))[:60]]
   t, own = r["triton"], r.get("cuda")
   right = "right" if t["error"] <= t["allowed"] else f"WRONG {t['error']:.1e}"
   return [name, f"{t['us']:.1f}", f"{own['us']:.1f}" if own else "", right, r["numbers"][:60]]
@@ -180,36 +190,33 @@ def main():
     ProcessPoolExecutor(cores, get_context("spawn")) as pool,
     ThreadPoolExecutor(cores) as children,
   ):
-    jobs = [(n, folder, target.name) for n in subjects(options.names)]
-    texts = [pool.submit(written, j) for j in jobs]
+    names = subjects(options.names)
+    texts = [pool.submit(written, (n, folder, target.name)) for n in names]
 
     def child(text):
       path = text.result()[1]
       return compiled(path, deadline) if path else None
 
-    compiles = {t: children.submit(child, t) for t in texts}
-    for job, text in zip(jobs, texts, strict=True):
-      name = job[0]
-      if time.monotonic() > deadline:
-        text.cancel()
-        compiles[text].cancel()
-        result["left_out"].append(name)
-        continue
-      _, path, candidate, own, refused = text.result()
-      record = {"refused": refused} if refused else {}
-      if path is not None:
-        took = compiles[text].result()
+    compiles = {children.submit(child, t): t for t in texts}
+    try:
+      for done in as_completed(compiles, timeout=deadline - time.monotonic()):
+        name, path, candidate, own, refused = compiles[done].result()
+        record = {"refused": refused} if refused else {}
+        took = done.result()
         if isinstance(took, str):
           record["failed"] = took
-        else:
+        elif path is not None:
           try:
             record |= {"compile_s": took} | measured(gpu, name, path, candidate, own, torch)
           except Exception as error:  # one program, not the run
             record["failed"] = f"{type(error).__name__}: {error}"[:300]
-      result["programs"][name] = record
-      rows.append(row_of(name, record))
-      print("  ".join(rows[-1]), flush=True)
-      options.out.write_text(json.dumps(result, indent=1) + "\n")
+        result["programs"][name] = record
+        rows.append(row_of(name, record))
+        print("  ".join(rows[-1]), flush=True)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    except TimeoutError:
+      pass
+    result["left_out"] = [n for n in names if n not in result["programs"]]
     pool.shutdown(wait=False, cancel_futures=True)
     children.shutdown(wait=False, cancel_futures=True)
   options.out.write_text(json.dumps(result, indent=1) + "\n")

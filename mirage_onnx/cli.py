@@ -20,7 +20,6 @@ from mirage_onnx.config_file import read_config
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.report.log_file import write_log
 
-
 #: New objects until the collector of cycles looks at them: of the million that imports make none is one.
 _YOUNG = 50_000
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-import triton_programs
-from triton_programs import program_of, row_of, subjects, written
+from triton_programs import program_of, region_of, row_of, subjects, written
 
 from mirage_onnx.target import H100
 
@@ -36,7 +35,7 @@ def test_a_refusal_is_recorded(tmp_path, monkeypatch):
 
 
 def test_a_program_has_the_tensors_of_its_region():
-  region, _ = triton_programs.candidates_of("small residual_norm", H100)
+  region = region_of("small residual_norm")
   program = program_of(region)
   assert program.inputs == tuple(t.tensor.name for t in region.inputs)
   assert set(program.tensors) == {*program.inputs, *program.outputs}
@@ -49,3 +48,12 @@ def test_lines_say_what_is_wrong():
   wrong = {"triton": time | {"error": float("inf")}, "numbers": "tile=1"}
   assert row_of("a", wrong)[3] == "WRONG inf"
   assert row_of("a", {"failed": "out of memory"})[-1] == "out of memory"
+
+
+def test_what_needs_too_much_shared_memory_is_passed_over(tmp_path):
+  """Triton would fail at the launch; numbers behind it fit, whose loads the loop has in so many stages."""
+  _, path, candidate, _, refused = written(("bias_relu", tmp_path, H100.name))
+  assert "bytes of shared memory, a block has 232448" in refused[0]
+  assert all(p.stages >= 1 for p in candidate.params)
+  (_, path, candidate, *_) = written(("small norm_linear", tmp_path, H100.name))
+  assert f"num_stages={candidate.params[0].stages})" in path.read_text(encoding="utf-8")
