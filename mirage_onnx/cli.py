@@ -7,6 +7,7 @@ stdout gets exactly one object, also when the command fails: ``{"schema":1,"erro
 """
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -21,9 +22,13 @@ from mirage_onnx.config_file import read_config
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.report.log_file import write_log
 
+#: New objects until the collector of cycles looks at them: of the million that imports make none is one.
+_YOUNG = 50_000
+
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Run one command and return its exit code."""
+  gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
   for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # it was closed before the start
       setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the process)

@@ -50,7 +50,7 @@ REMEDIES: dict[str, str] = {
   "KERNEL_WRONG": _REPORT,
   "NOT_TIMED": "a larger --budget is more patient: then smaller gains are timed too",
   "NOT_LOCKED": "run without --locked: then regions are searched again",
-  "TRITON_UNSUPPORTED": "generate_python_program writes what Triton cannot say",
+  "TRITON_UNSUPPORTED": "try the other µGraphs of return_all=True; generate_python_program writes any",
   "MEASURE_FAILED": "see that nothing else uses the GPU's memory, and run again",
   "BUDGET": "the same command with a larger --budget goes on where this one ended",
   "INTERRUPTED": "the same command goes on where this one ended",

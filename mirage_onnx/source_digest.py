@@ -6,6 +6,7 @@ compares each of these lists with what the module in question imports.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -42,13 +43,32 @@ def source_digest(*parts: str, package: Path = PACKAGE) -> str:
   digest = hashlib.sha256()
   for path in sorted({p for part in parts for p in _sources(package, part)}):
     digest.update(f"{path.relative_to(package).as_posix()}\n".encode())
-    digest.update(hashlib.sha256(path.read_bytes()).digest())
+    digest.update(_content(path))
   return digest.hexdigest()[:16]
 
 
-def _sources(package: Path, part: str) -> Iterator[Path]:
+def forget() -> None:
+  """Read all source again: it has changed."""
+  for known in (source_digest, _content, _sources):
+    known.cache_clear()
+
+
+@cache
+def _content(path: Path) -> bytes:
+  """The hash of a file: most files are in several keys."""
+  return hashlib.sha256(path.read_bytes()).digest()
+
+
+@cache
+def _sources(package: Path, part: str) -> tuple[Path, ...]:
   root = package / part
-  found = [root] if root.is_file() else [p for p in root.rglob("*") if p.suffix in SUFFIXES]
+  found = (root,) if root.is_file() else tuple(_below(str(root)))
   if not found:
     raise FileNotFoundError(f"no source at {root}, which is part of a key")
-  yield from found
+  return found
+
+
+def _below(folder: str) -> Iterator[Path]:
+  """The files of source at any depth."""
+  for place, _, names in os.walk(folder):
+    yield from (Path(place, n) for n in names if os.path.splitext(n)[1] in SUFFIXES)

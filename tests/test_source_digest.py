@@ -72,10 +72,10 @@ def test_a_file_in_a_subfolder_changes_the_key(tree, parts, new):
   path = tree / new
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text("")
-  source_digest.cache_clear()
+  sources.forget()
   added = source_digest(*parts, package=tree)
   path.write_text("# other\n")
-  source_digest.cache_clear()
+  sources.forget()
   assert len({before, added, source_digest(*parts, package=tree)}) == 3
 
 
@@ -83,7 +83,7 @@ def test_a_table_of_a_target_is_source(tree):
   before = source_digest(*sources.SEARCH_SOURCES, package=tree)
   (tree / "ir" / "rates.json").write_text("{}")
   (tree / "ir" / "notes.txt").write_text("decides nothing")
-  source_digest.cache_clear()
+  sources.forget()
   assert source_digest(*sources.SEARCH_SOURCES, package=tree) != before
 
 
@@ -95,7 +95,7 @@ def test_a_part_that_has_moved_is_missed(tree, parts):
   for part in parts:
     moved = tree / part
     moved.rename(tree / "elsewhere")
-    source_digest.cache_clear()
+    sources.forget()
     with pytest.raises(FileNotFoundError, match=r"part of a key"):
       source_digest(*parts, package=tree)
     (tree / "elsewhere").rename(moved)

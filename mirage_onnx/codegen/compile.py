@@ -156,29 +156,40 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
   jobs = {(s.text, s.name): s for s in sources}
   if not jobs:
     return []
-  _require_compiler()
   kept = KeptCubins.of_user(_compiler())
 
   end = deadline.end()
+  found = {k: image for k, source in jobs.items() if (image := kept.get(source, target.arch)) is not None}
+  missing = [k for k in jobs if k not in found]
 
-  def made(source: KernelSource) -> Cubin | Rejection:
-    found = kept.get(source, target.arch)
-    if found is None:
-      if time.monotonic() > end:
-        return Rejection("BUDGET", f"{source.name}: the time ended before it was compiled")
-      found = _compile_one(source.text, source.name, target)
-      kept.put(source, target.arch, found)
-    return found
+  def made(key: tuple[str, str]) -> Cubin | Rejection:
+    source = jobs[key]
+    if time.monotonic() > end:
+      return Rejection("BUDGET", f"{source.name}: the time ended before it was compiled")
+    result = _compile_one(source.text, source.name, target)
+    kept.put(source, target.arch, result)
+    return result
 
-  with ThreadPoolExecutor(workers) as pool:
-    found = dict(zip(jobs, pool.map(made, jobs.values()), strict=True))
+  if missing:
+    _require_compiler()
+    with ThreadPoolExecutor(workers) as pool:
+      found |= zip(missing, pool.map(made, missing), strict=True)
   return [found[s.text, s.name] for s in sources]
 
 
 @cache
 def _compiler() -> str:
-  """The compiler's version, how it is asked, and the headers that it is given."""
-  from cuda.bindings import nvrtc
+  """The compiler's version, how it is asked, and the headers that it is given; it need not be loaded.
 
+  Raises:
+      MirageError: COMPILER_MISSING.
+  """
+  if (found := chosen()) is not None:
+    version = f"{found.package} {found.version}"
+  else:
+    _require_compiler()
+    from cuda.bindings import nvrtc
+
+    version = str(nvrtc.nvrtcVersion()[1:])
   headers = source_digest(*HEADER_SOURCES)
-  return f"{nvrtc.nvrtcVersion()[1:]} {_WAYS} {_HOPELESS} {FMA} {headers}"
+  return f"{version} {_WAYS} {_HOPELESS} {FMA} {headers}"

@@ -140,11 +140,11 @@ class OptimizedGraph:
   def generate_triton_program(self, path: str | Path) -> None:
     """Write a Python file with the µGraph's kernels in Triton, for torch tensors at the graph's shapes.
 
-    It is the µGraph's algorithm with its tiles; clusters, stages and layouts are not Triton's. Nothing is
-    timed, and it is not what calling the graph runs.
+    It is the µGraph's algorithm with its tiles; clusters and layouts are not Triton's. It is not what
+    calling the graph runs, and mostly slower (bench/results/h100/triton.json).
 
     Raises:
         RejectionError: TRITON_UNSUPPORTED, before the file is written.
     """
-    text = triton_text(self.program, self.region, self.candidate, self.summary())
+    text = triton_text(self.program, self.region, self.candidate, self.summary(), self.target)
     Path(path).write_text(text, encoding="utf-8")

@@ -21,18 +21,18 @@ _ACCUMULATORS = ("acc_sum", "acc_max", "acc_scaled")
 _LOWEST = "-3.4028234663852886e+38"
 
 
-def kernel_text(kernel: Kernel, tiles: Tiles, tensors: Mapping[str, KTensor]) -> str:
-  """The function; its parameters are ``kernel.touched``, pointers.
+def kernel_text(kernel: Kernel, tiles: Tiles, tensors: Mapping[str, KTensor], shared_bytes: int) -> str:
+  """The function; its parameters are ``kernel.touched``, pointers. ``shared_bytes``: memory of a block.
 
   Raises:
       RejectionError: TRITON_UNSUPPORTED.
   """
-  return _Writer(kernel, tiles, tensors).text()
+  return _Writer(kernel, tiles, tensors, shared_bytes).text()
 
 
 class _Writer:
-  def __init__(self, kernel: Kernel, tiles: Tiles, tensors: Mapping[str, KTensor]) -> None:
-    self.kernel, self.tiles, self.tensors = kernel, tiles, tensors
+  def __init__(self, kernel: Kernel, tiles: Tiles, tensors: Mapping[str, KTensor], shared_bytes: int) -> None:
+    self.kernel, self.tiles, self.tensors, self.shared_bytes = kernel, tiles, tensors, shared_bytes
     self.lines: list[str] = []
     self.indent = "  "
 
@@ -158,6 +158,10 @@ class _Writer:
     if not half:
       a, b = (f"({text}).to(tl.float32)" for text in (a, b))
     if min(m, n, k) >= LEAST_DOT:
+      operands = batch * (m * k + k * n) * (left.dtype.size_bytes if half else 4)
+      if operands > self.shared_bytes:  # where tl.dot has both; on an H100 Triton asked for just so much
+        reason = f"a product of {m}x{k} and {k}x{n} takes {operands} bytes of shared memory"
+        raise RejectionError("TRITON_UNSUPPORTED", f"{reason}, a block has {self.shared_bytes}")
       lead = (batch,) if batch > 1 else ()
       a = f"tl.reshape({_permuted(a, left.axes, (*both, *rows, depth))}, {(*lead, m, k)})"
       b = f"tl.reshape({_permuted(b, right.axes, (*both, depth, *columns))}, {(*lead, k, n)})"

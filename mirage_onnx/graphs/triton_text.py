@@ -1,7 +1,8 @@
 """A µGraph as a program in Triton: its kernels and a function that launches them on torch tensors.
 
 The tiles are those of the µGraph's numbers. Triton has no clusters and plans registers, shared memory and the
-order of loads by itself, so the program is the µGraph's algorithm, not its schedule: nothing was timed.
+order of loads by itself, so the program is the µGraph's algorithm, not its schedule. How it does on a GPU:
+``bench/triton_programs.py``.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from mirage_onnx.graphs.triton_kernel import TYPES, kernel_text
 from mirage_onnx.graphs.triton_tiles import Tiles
 from mirage_onnx.ir import Candidate, KTensor, Program, Region, ugraph_extents
 from mirage_onnx.ir.region import RegionTensor
+from mirage_onnx.target import Target
 
 _HEAD = '''\
 """A µGraph of mirage-onnx in Triton: ``optimized_graph(inputs)`` runs it on torch tensors.
@@ -27,7 +29,7 @@ import triton.language as tl
 '''
 
 
-def triton_text(program: Program, region: Region, candidate: Candidate, comment: str) -> str:
+def triton_text(program: Program, region: Region, candidate: Candidate, comment: str, target: Target) -> str:
   """The program; its ``optimized_graph`` takes and returns what that of an ``OptimizedGraph`` does.
 
   Raises:
@@ -44,10 +46,13 @@ def triton_text(program: Program, region: Region, candidate: Candidate, comment:
   kernels, launches = [], []
   for kernel, params in zip(graph.kernels, candidate.params, strict=True):
     tiles = Tiles(kernel, params, extents)
-    kernels.append(kernel_text(kernel, tiles, tensors))
+    kernels.append(kernel_text(kernel, tiles, tensors, target.smem_bytes))
     grid = (*tiles.grid, 1, 1)[:3]
     warps = 1 << max(0, min(params.warps, 16).bit_length() - 1)
-    launches.append(f"  {kernel.name}[{grid}]({', '.join(kernel.touched)}, num_warps={warps})")
+    how = f"num_warps={warps}"
+    if (size := tiles.bytes_of_an_iteration) > 0:
+      how += f", num_stages={max(1, min(params.stages, target.smem_bytes // size))}"
+    launches.append(f"  {kernel.name}[{grid}]({', '.join(kernel.touched)}, {how})")
   body = "\n\n".join(kernels)
   parts = [_HEAD.format(comment=comment), TANH + "\n\n" if "tanh(" in body else "", body, "\n\n"]
   return "".join(parts) + _launcher(program, region, tensors, extents, launches)

@@ -7,11 +7,12 @@ the µGraph computes the same.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import BlockOp, Kernel, KernelParams
+from mirage_onnx.ir import BlockOp, Kernel, KernelParams, Phase
 from mirage_onnx.verify.tiles import AxisCut, tiling
 
 #: Triton refuses values of more elements.
@@ -52,6 +53,13 @@ class Tiles:
     for index, op in enumerate(kernel.ops):
       if (count := int(np.prod(self.shape(index), dtype=np.int64))) > MOST_ELEMENTS:
         raise RejectionError("TRITON_UNSUPPORTED", f"%{index} {op.op} has {count} elements in a block")
+
+  @property
+  def bytes_of_an_iteration(self) -> int:
+    """What the loop loads in one iteration: Triton keeps so much for every stage of its pipeline."""
+    ops = enumerate(self.kernel.ops)
+    loads = [(i, o) for i, o in ops if o.op == "load" and o.phase is Phase.LOOP]
+    return sum(prod(self.shape(i)) * o.dtype.size_bytes for i, o in loads)
 
   @property
   def pieces(self) -> tuple[CutAxis, ...]:

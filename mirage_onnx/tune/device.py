@@ -47,6 +47,7 @@ extern "C" __global__ void read_all(const uint4* data, unsigned long long count,
 
 
 def _driver() -> Any:
+  ctypes.CDLL("libcuda.so.1")  # the bindings, which take 0.1 s to import, would say the same of a missing one
   from cuda.bindings import driver
 
   return driver
