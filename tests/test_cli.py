@@ -40,6 +40,8 @@ def test_optimize(api, capsys):
   wanted["check"] = True
   wanted |= {"lock": Path("out.onnx.lock"), "locked": False}
   wanted |= {"page": None, "model_check": True, "profile": None, "steps": False}
+  # The budget runs from where the command began, which the clock says.
+  assert 0 < api.calls[0][2].pop("began") <= time.monotonic()
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
   out, err = capsys.readouterr()
   assert out == "a library's own print\n"
