@@ -6,9 +6,9 @@ A cost model is fitted to such a record, and judged by it: measured over predict
 graph. Beside the times stand the counts of the thread graph (``cost/counts.py``). ``--points``: each kernel
 also with so many other numbers, further and further from what the model likes. Kernels are emitted and
 compiled for the present GPU on all cores, and timed in a CUDA graph of many of them in a row, each with its
-own tensors (``us``, what predictions are of), and alone behind a flush of the L2 (``alone_us``), on data that
-repeats; right or wrong is not asked here. Writes DIR/kernel_times.json; what is in one is not timed again
-(exit 2: a kernel has ended the run, the next goes on without it).
+own tensors behind a flush of the L2, on data that repeats; right or wrong is not asked here. Writes
+DIR/kernel_times.json; what is in one is not timed again (exit 2: a kernel has ended the run, the next goes on
+without it).
 """
 
 import argparse
@@ -46,7 +46,7 @@ from mirage_onnx.target import get_target
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import gpu_of
 
-SAMPLES = 5
+SAMPLES = 3
 #: Memory that kernels are given tensors of.
 MOST_BYTES = 16 << 30
 #: Bytes of a row of kernels, several times the L2; and how many it has.
@@ -54,7 +54,7 @@ ROW_BYTES, MOST_SETS = 256 << 20, (8, 96)
 #: Places in the model's order between the numbers that ``--points`` takes.
 APART = 12
 COLUMNS = (
-  "kernel", "kind", "params", "us", "alone_us", "counted_us", "expected_us", "dram_bytes", "registers",
+  "kernel", "kind", "params", "us", "counted_us", "expected_us", "dram_bytes", "registers",
   "spill_bytes", *BlockCounts.names(),
 )  # fmt: skip
 
@@ -158,7 +158,7 @@ class Pool:
 
 
 def timed(gpu, pool, graph, extents, source, cubin):
-  """(us in a row of itself, us alone behind a flush), medians; None if its tensors are too large.
+  """Microseconds of one in a row, median; None if its tensors are too large.
 
   In a row, as in a model: kernels of one CUDA graph, each with its own tensors, which are not in the L2.
   """
@@ -166,35 +166,30 @@ def timed(gpu, pool, graph, extents, source, cubin):
   sizes = [t.bytes(extents) for t in tensors]
   counts = {t.limit[1]: extents[t.limit[0]] - t.limit[2] for t in tensors if t.limit}
   sets = max(MOST_SETS[0], min(MOST_SETS[1], ROW_BYTES // max(1, sum(sizes))))
+  # Outside of the scope: pools that are made here stay.
+  given = [{t.name: pool.take(t, n) for t, n in zip(tensors, sizes, strict=True)} for _ in range(sets)]
+  if any(a is None for at in given for a in at.values()):
+    return None
   with gpu.scope():
-    given = []
-    for _ in range(sets):
-      at = {}
-      for tensor, size in zip(tensors, sizes, strict=True):
+    for at in given:
+      for tensor in tensors:
         if tensor.name in counts:
           at[tensor.name] = gpu.put(
             np.full(tensor.elements(extents), counts[tensor.name], tensor.dtype.numpy)
           )
-        else:
-          at[tensor.name] = pool.take(tensor, size)
-      given.append(at)
-    if any(a is None for at in given for a in at.values()):
-      return None
     function = gpu.load(cubin, source.name, source.smem_bytes)
 
     def row():
       for at in given:
         gpu.launch_source(function, source, at)
 
-    replays = gpu.capture(row), gpu.capture(lambda: gpu.launch_source(function, source, given[0]))
-    both = np.median(gpu.time_us(replays, SAMPLES), axis=1)
-    return float(both[0]) / sets, float(both[1])
+    return float(np.median(gpu.time_us([gpu.capture(row)], SAMPLES)[0])) / sets
 
 
 def summary(rows):
   """Of each kind: kernels, measured over expected (geometric mean), and within which factor 95 % are."""
   for kind in sorted({r[1] for r in rows}):
-    ratio = np.log([r[3] / r[6] for r in rows if r[1] == kind and r[6]])
+    ratio = np.log([r[3] / r[5] for r in rows if r[1] == kind and r[5]])
     if ratio.size:
       spread = np.quantile(np.abs(ratio), 0.95)
       yield kind, str(ratio.size), f"{np.exp(ratio.mean()):.2f}", f"{np.exp(spread):.2f}"
@@ -248,7 +243,7 @@ def main():
         left_out[us] = left_out.get(us, 0) + 1
         continue
       name, kind, params, *rest = built[4]
-      rows.append((name, kind, params, *(round(x, 3) for x in us), *(round(x, 3) if x else x for x in rest)))
+      rows.append((name, kind, params, round(us, 3), *(round(x, 3) if x else x for x in rest)))
     pool.shutdown(wait=False, cancel_futures=True)
   write_text(out, record_of(rows, faults, left_out))
   head = ("kind", "kernels", "measured / expected", "95 % within")
