@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError
 
 OWN, PROJECT, TABLE = "mirage.toml", "pyproject.toml", "mirage-onnx"
@@ -48,13 +49,14 @@ def read_config(folder: Path, verbs: Mapping[str, Any]) -> Config:
 
 def _load(path: Path) -> dict[str, Any] | None:
   try:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return tomllib.loads(read_bounded(path).decode("utf-8"))
   except FileNotFoundError:
     return None
   except (OSError, ValueError, RecursionError) as error:
     if path.name == PROJECT:
       return None  # it is not ours to judge
-    raise MirageError("CONFIG_INVALID", f"{path.name}: {error}") from error
+    why = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+    raise MirageError("CONFIG_INVALID", f"{path.name}: {why}") from error
 
 
 def _checked(source: str, tables: Any, verbs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
