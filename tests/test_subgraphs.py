@@ -11,7 +11,7 @@ import mirage_onnx
 from mirage_onnx.api import diff, explain
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.steps import LeftOut
-from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.importer import import_model, load_model, opening
 
 KINDS = {"If": subgraph_models.chosen, "Loop": subgraph_models.repeated, "Scan": subgraph_models.scanned}
 
@@ -208,3 +208,11 @@ def test_a_branch_of_which_types_are_not_known():
   (held,) = (n for n in program.nodes if n.op_type == "If")
   assert "run as they are: the type of 'words', which it reads, is not known" in held.barrier.reason
   assert [n.op_type for n in program.nodes] == ["If", "Relu"]
+
+
+def test_graphs_beyond_the_most_stay_closed(monkeypatch):
+  monkeypatch.setattr(opening, "MOST_SECTIONS", 1)
+  flat = load_model(subgraph_models.model(subgraph_models.chosen)).flat
+  assert [s.attribute for s in flat.sections] == ["else_branch"]
+  ((node, why),) = flat.holders.values()
+  assert node.op_type == "If" and why == "1 subgraphs come before it, and no more are opened"
