@@ -103,7 +103,7 @@ def _derived(
     loaded = load_model(apart_as_in(file.proto, made), file.folder)
   except MirageError as error:  # onnxruntime may run what the importer refuses
     return f"; no interface was made from the original ({error.code})"
-  return f"; {check_interfaces(loaded, nodes, bundle).text}"
+  return f"; {check_interfaces(loaded, made.graph, nodes, bundle).text}"
 
 
 def _read(node: CustomNode, bundle: Bundle) -> PlanSources:
