@@ -1,6 +1,7 @@
 """Files of others are read whole or not at all, and never without an end."""
 
 import os
+import time
 
 import pytest
 from refused import refused
@@ -8,6 +9,7 @@ from refused import refused
 from mirage_onnx import commands
 from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.config_file import OWN, read_config
+from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.tune.lock import read_lock
 
@@ -70,3 +72,23 @@ def test_the_command_line_reads_them(tmp_path, monkeypatch, capsys):
   os.mkfifo(tmp_path / OWN)
   assert main(["version"]) == 2
   assert "CONFIG_INVALID: mirage.toml: it is no regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  "text", ["a." * 3000 + "a = 1", "\n".join(f"{'a.' * 255}b{k} = 1" for k in range(60))]
+)
+def test_keys_of_many_parts(tmp_path, text):
+  """The parser takes the square of them: 8 kB had taken seconds."""
+  (tmp_path / OWN).write_text(text)
+  began = time.process_time()
+  with refused("CONFIG_INVALID", "its keys have too many parts"):
+    read_config(tmp_path, {})
+  assert time.process_time() - began < 1
+
+
+def test_a_journal_larger_than_any(tmp_path):
+  with (tmp_path / "j").open("wb") as file:
+    file.truncate(1 << 42)
+  with refused("JOURNAL", "larger than 256 MiB"):
+    Journal(tmp_path / "j", {"target": "a"})
+  assert (tmp_path / "j").stat().st_size == 1 << 42
