@@ -96,8 +96,10 @@ def run(folder, *, each, seconds, jobs, seed, state):
     written = hashlib.sha256(source.read_bytes() + out.read_bytes()).hexdigest()[:16]
     cases, there[name] = drawn(name, folder, each, rng)
     known |= {(name, c): kept[written, name, c] for c in cases if (written, name, c) in kept}
-    new = [c for c in cases if (name, c) not in known]
-    todo += [(name, written, new[i : i + TOGETHER]) for i in range(0, len(new), TOGETHER)]
+    for is_leaf in (False, True):
+      new = [c for c in cases if (name, c) not in known and c.startswith("leaf:") == is_leaf]
+      todo += [(name, written, new[i : i + TOGETHER]) for i in range(0, len(new), TOGETHER)]
+  todo.sort(key=lambda batch: batch[2][0].startswith("leaf:"))  # launches of all models come first
   state.parent.mkdir(parents=True, exist_ok=True)
   with state.open("a") as file, ThreadPoolExecutor(jobs) as pool:
 
