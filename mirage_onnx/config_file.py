@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError
 
 OWN, PROJECT, TABLE = "mirage.toml", "pyproject.toml", "mirage-onnx"
+#: No file of settings is larger; and of the parts of a dotted key, the parser's time is the square.
+MOST_BYTES, MOST_STEPS = 1 << 20, 1 << 21
 #: Options that are of one call.
 _OF_A_CALL = ("json", "help", "output")
 
@@ -48,13 +51,17 @@ def read_config(folder: Path, verbs: Mapping[str, Any]) -> Config:
 
 def _load(path: Path) -> dict[str, Any] | None:
   try:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    text = read_bounded(path, MOST_BYTES).decode("utf-8")
+    if sum(line.count(".") ** 2 for line in text.splitlines()) > MOST_STEPS:
+      raise ValueError("its keys have too many parts")
+    return tomllib.loads(text)
   except FileNotFoundError:
     return None
   except (OSError, ValueError, RecursionError) as error:
     if path.name == PROJECT:
       return None  # it is not ours to judge
-    raise MirageError("CONFIG_INVALID", f"{path.name}: {error}") from error
+    why = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+    raise MirageError("CONFIG_INVALID", f"{path.name}: {why}") from error
 
 
 def _checked(source: str, tables: Any, verbs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
-
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.custom_op.library import LIBRARY_NAME, get_library_path
+from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
 from mirage_onnx.importer.graph import nodes_of
@@ -34,6 +34,8 @@ NEW_TOKENS = (1, 16, 256)
 CONTEXT = 2048
 #: Kernels are timed in a cache of no more.
 MOST_ROOM = 8192
+#: No config is larger.
+MOST_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,14 @@ class GenaiFolder:
         MirageError: FOLDER_INVALID.
     """
     try:
-      config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+      config = json.loads(read_bounded(path / CONFIG, MOST_BYTES).decode("utf-8"))
+      _text(config)  # it can be written again
+      model = config.get("model") if isinstance(config, dict) else None
+      parts = tuple(_parts(model, ("model",))) if isinstance(model, dict) else ()
     except FileNotFoundError:
       raise _invalid(path, f"it has no {CONFIG}, so it is no folder of onnxruntime-genai") from None
     except (OSError, ValueError, RecursionError) as error:
       raise _invalid(path, f"{CONFIG} cannot be read ({_line(error)})") from None
-    model = config.get("model") if isinstance(config, dict) else None
-    parts = tuple(_parts(model, ("model",))) if isinstance(model, dict) else ()
     if not parts:
       raise _invalid(path, f"{CONFIG} names no model")
     for part in parts:
@@ -128,20 +131,51 @@ class GenaiFolder:
     """
     if output.resolve() == self.path.resolve():
       raise MirageError("OUTPUT_IS_INPUT", f"{output} is the folder that is optimized")
-    models = [onnx.load(self.path / m, load_external_data=False) for m in self.models]
+    models = [ModelFile.read(self.path / m).proto for m in self.models]
     own = {(self.path / m).resolve() for m in (*self.models, CONFIG)}
     own |= {Path(f).resolve() for m in models for f in data_files(m, self.path)}
+    folders, files = self._beside({*own, output.resolve()})
     try:
       output.mkdir(parents=True, exist_ok=True)
-      for item in sorted(self.path.iterdir()):
-        if item.resolve() in own or item.resolve() == output.resolve():
-          continue
-        if item.is_dir():
-          shutil.copytree(item, output / item.name, dirs_exist_ok=True)
-        else:
-          shutil.copy2(item, output / item.name)
+      size, free = sum((self.path / f).stat().st_size for f in files), shutil.disk_usage(output).free
+      if size > free:
+        raise MirageError(
+          "OUTPUT_UNWRITABLE", f"{output}: {free} bytes are free, and {size} are to be copied"
+        )
+      for folder in folders:
+        (output / folder).mkdir(exist_ok=True)
+      for file in files:
+        shutil.copy2(self.path / file, output / file)
     except (OSError, shutil.Error) as error:
       raise MirageError("OUTPUT_UNWRITABLE", f"{output}: {_line(error)}") from error
+
+  def _beside(self, left: Set[Path]) -> tuple[list[Path], list[Path]]:
+    """Folders and files, from the top, without those ``left`` (resolved).
+
+    A link to a file is a file, as in the folders of a hub; one to a folder may lead anywhere.
+
+    Raises:
+        MirageError: FOLDER_INVALID.
+    """
+    folders, files, todo = list[Path](), list[Path](), [Path()]
+    while todo:
+      try:
+        items = sorted((self.path / (at := todo.pop())).iterdir())
+      except OSError as error:
+        raise _invalid(self.path, f"{str(at)!r} cannot be read ({_line(error)})") from None
+      for item in items:
+        name = at / item.name
+        if item.resolve() in left:
+          continue
+        if item.is_dir() and not item.is_symlink():
+          folders.append(name)
+          todo.append(name)
+        elif item.is_file():
+          files.append(name)
+        else:
+          what = "a link to a folder" if item.is_dir() else "no file that can be copied"
+          raise _invalid(self.path, f"{str(name)!r} is {what}")
+    return folders, files
 
   def finish(self, output: Path) -> tuple[str, ...]:
     """Write the config, last: a folder without it is not done. Returns models that have custom nodes.
@@ -150,7 +184,7 @@ class GenaiFolder:
         MirageError: OUTPUT_UNWRITABLE, OPS_LIBRARY_MISSING.
     """
     changed = tuple(m for m in self.models if _has_custom_nodes(output / m))
-    config = json.loads(json.dumps(self.config))
+    config = json.loads(_text(self.config))
     for part in self.parts:
       if part.file in changed:
         section = _section(config, part)
@@ -162,7 +196,7 @@ class GenaiFolder:
         os.replace(beside, output / LIBRARY_NAME)  # one that is in use stays whole
       except OSError as error:
         raise MirageError("OUTPUT_UNWRITABLE", f"{output / LIBRARY_NAME}: {_line(error)}") from error
-    write_text(output / CONFIG, json.dumps(config, indent=4, ensure_ascii=False) + "\n")
+    write_text(output / CONFIG, _text(config) + "\n")
     return changed
 
 
@@ -177,6 +211,17 @@ def _parts(value: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[NamedFile]
         yield from _parts(item, (*at, key, *([str(index)] if isinstance(inner, list) else [])))
 
 
+def _text(config: Any) -> str:
+  """The text of a config.
+
+  Raises:
+      ValueError or RecursionError: it is nested too deeply, or has a string that is no text.
+  """
+  text = json.dumps(config, indent=4, ensure_ascii=False)
+  text.encode()
+  return text
+
+
 def _section(config: Any, part: NamedFile) -> Any:
   for key in part.at:
     config = config[int(key)] if isinstance(config, list) else config[key]
@@ -189,8 +234,7 @@ def _options(section: Any) -> Mapping[str, Any]:
 
 
 def _has_custom_nodes(path: Path) -> bool:
-  graph = onnx.load(path, load_external_data=False).graph
-  return any(n.domain.startswith("ai.mirage") for n in nodes_of(graph))
+  return any(n.domain.startswith("ai.mirage") for n in nodes_of(ModelFile.read(path).proto.graph))
 
 
 def _number(value: object) -> int | None:

@@ -9,8 +9,10 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, NodeProto
@@ -25,6 +27,42 @@ SECONDS, SECONDS_PER_BYTE = 0.7, 4e-6
 ASLEEP, ASLEEP_S = 20.0, 60.0
 
 
+class _Watch:
+  """Does something at a time, unless told to forget it. One thread: one a request takes a millisecond."""
+
+  def __init__(self) -> None:
+    self._changed = threading.Condition()
+    self._at, self._act, self._owner = inf, _nothing, 0
+
+  def until(self, at: float, act: Callable[[], None]) -> None:
+    with self._changed:
+      waiting, self._at, self._act = self._at, at, act
+      if self._owner != os.getpid():  # a fork has no thread
+        self._owner = os.getpid()
+        threading.Thread(target=self._run, daemon=True).start()
+      elif at < waiting:
+        self._changed.notify()
+
+  def forget(self) -> None:
+    """The thread wakes when it would have, and waits for what there is then."""
+    with self._changed:
+      self._act = _nothing
+
+  def _run(self) -> None:
+    with self._changed:
+      while True:
+        left = self._at - time.monotonic()
+        if left > 0:
+          self._changed.wait(None if left == inf else left)
+          continue
+        act, self._at, self._act = self._act, inf, _nothing
+        act()
+
+
+def _nothing() -> None:
+  pass
+
+
 class _Shared:
   """The child, which all threads of a process use in turn; a fork of the process has none."""
 
@@ -32,6 +70,7 @@ class _Shared:
     self._lock = threading.RLock()
     self._worker: WorkerProcess | None = None
     self._owner = 0
+    self._watch = _Watch()
 
   def started(self) -> WorkerProcess:
     """The child, which need not be ready.
@@ -51,9 +90,7 @@ class _Shared:
     """The answer, or the status with which the child has ended."""
     with self._lock:
       worker = self.started()
-      timer = threading.Timer(ASLEEP * seconds + ASLEEP_S, worker.kill)
-      timer.daemon = True
-      timer.start()
+      self._watch.until(time.monotonic() + ASLEEP * seconds + ASLEEP_S, worker.kill)
       try:
         worker.send_parts(request)
         return worker.receive_parts()
@@ -66,7 +103,7 @@ class _Shared:
         self.end()
         raise
       finally:
-        timer.cancel()
+        self._watch.forget()
 
   def end(self) -> None:
     with self._lock:

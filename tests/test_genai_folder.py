@@ -1,6 +1,7 @@
 """``optimize MODEL_DIR -o OUT_DIR``; docs/paths/decoder.md says what ran in onnxruntime-genai."""
 
 import json
+import os
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from small_models import Net
 
 from mirage_onnx.cli import main
 from mirage_onnx.custom_op.library import LIBRARY_NAME
-from mirage_onnx.genai_folder import CONFIG, LIBRARY_OPTION, GenaiFolder
+from mirage_onnx.genai_folder import CONFIG, LIBRARY_OPTION, MOST_BYTES, GenaiFolder
 
 K = 512
 
@@ -133,6 +134,11 @@ BAD = {
   "missing": ('{"model": {"decoder": {"filename": "other.onnx"}}}', "no file of the folder"),
   "library": (json.dumps({"model": {"decoder": {
     "filename": "model.onnx", "session_options": {LIBRARY_OPTION: "mine.so"}}}}), "already"),
+  "a name with NUL": ('{"model": {"decoder": {"filename": "\\u0000.onnx"}}}', "no file of the folder"),
+  "half a character": ('{"model": {"decoder": {"filename": "model.onnx", "x": "\\ud800"}}}', "surrogates"),
+  "deep": ('{"model": ' * 5000 + "{}" + "}" * 5000, "recursion"),
+  "large": ('{"model": "' + "x" * MOST_BYTES + '"}', "larger than 16 MiB"),
+  "a long number": ('{"model": {"context_length": ' + "9" * 5000 + "}}", "limit"),
 }  # fmt: skip
 
 
@@ -147,6 +153,61 @@ def test_folders_that_are_refused(tmp_path, case, capsys):
     GenaiFolder.read(path)
   assert main(["optimize", str(path), "-o", str(tmp_path / "out")]) == 2
   assert "FOLDER_INVALID" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda p: os.symlink("/dev/zero", p)], ids=["a pipe", "no end"])
+def test_a_config_that_is_no_file(tmp_path, make):
+  path = folder(tmp_path / "llm")
+  (path / CONFIG).unlink()
+  make(path / CONFIG)
+  with refused("FOLDER_INVALID", "no regular file"):
+    GenaiFolder.read(path)
+
+
+BESIDE = {
+  "a pipe": (os.mkfifo, "no file that can be copied"),
+  "without an end": (lambda p: os.symlink("/dev/zero", p), "no file that can be copied"),
+  "to nothing": (lambda p: os.symlink("nothing", p), "no file that can be copied"),
+  "in a circle": (lambda p: os.symlink(".", p), "'sub/beside' is a link to a folder"),
+  "elsewhere": (lambda p: os.symlink("/etc", p), "'sub/beside' is a link to a folder"),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_what_lies_beside_and_is_not_copied(tmp_path, case, capsys):
+  make, said = BESIDE[case]
+  path = folder(tmp_path / "llm")
+  make(path / "sub" / "beside")
+  assert main(["optimize", str(path), "-o", str(tmp_path / "out")]) == 2
+  assert said in (err := capsys.readouterr().err) and "FOLDER_INVALID" in err
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path):
+  path = folder(tmp_path / "llm")
+  (tmp_path / "blob").write_text("{}")
+  (path / "tokenizer.json").unlink()
+  (path / "tokenizer.json").symlink_to("../blob")  # as in the cache of a hub
+  GenaiFolder.read(path).begin(tmp_path / "out")
+  assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+  assert not (tmp_path / "out" / "tokenizer.json").is_symlink()
+
+
+def test_a_folder_larger_than_the_disk(tmp_path):
+  path = folder(tmp_path / "llm")
+  with (path / "sub" / "holes").open("wb") as file:
+    file.truncate(1 << 42)
+  with refused("OUTPUT_UNWRITABLE", "are to be copied"):
+    GenaiFolder.read(path).begin(tmp_path / "out")
+  assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("data", [b"", b"\x0a\xff\xff\xff\xff\x0fgarbage"])
+def test_a_model_that_is_none(tmp_path, data, capsys):
+  path = folder(tmp_path / "llm")
+  (path / "model.onnx").write_bytes(data)
+  assert main(["optimize", str(path), "-o", str(tmp_path / "out")]) == 2
+  assert "NOT_ONNX" in capsys.readouterr().err
 
 
 def test_a_folder_does_not_become_itself(tmp_path):

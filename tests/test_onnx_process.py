@@ -201,3 +201,26 @@ def test_weights_are_not_sent(monkeypatch):
   proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((512, 512), np.float32), "w"))
   load_model(proto)
   assert seen and max(seen) < 2000
+
+
+def test_one_thread_watches_all_requests():
+  watch, done, threads = onnx_process._Watch(), [], threading.active_count()
+
+  def until(seconds, what):
+    watch.until(time.monotonic() + seconds, lambda: done.append(what))
+
+  def waited(*wanted):
+    end = time.monotonic() + 10
+    while time.monotonic() < end and done != [*wanted]:
+      time.sleep(0.01)
+    return done == [*wanted]
+
+  until(0.02, "late")
+  assert waited("late")
+  until(0.02, "forgotten")
+  watch.forget()
+  time.sleep(0.2)
+  until(100, "far")
+  until(0.02, "sooner than what it waits for")
+  assert waited("late", "sooner than what it waits for")
+  assert threading.active_count() <= threads + 1

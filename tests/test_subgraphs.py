@@ -5,13 +5,15 @@ import onnx
 import pytest
 import subgraph_models
 from onnx import TensorProto, helper, numpy_helper
+from refused import refused
 from small_models import Net, feeds, run_model
 
 import mirage_onnx
 from mirage_onnx.api import diff, explain
 from mirage_onnx.custom_op.compare import compare_models
+from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.custom_op.steps import LeftOut
-from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.importer import import_model, load_model, opening
 
 KINDS = {"If": subgraph_models.chosen, "Loop": subgraph_models.repeated, "Scan": subgraph_models.scanned}
 
@@ -208,3 +210,30 @@ def test_a_branch_of_which_types_are_not_known():
   (held,) = (n for n in program.nodes if n.op_type == "If")
   assert "run as they are: the type of 'words', which it reads, is not known" in held.barrier.reason
   assert [n.op_type for n in program.nodes] == ["If", "Relu"]
+
+
+def nested_reader(model):
+  """A custom node of a subgraph that reads a weight and two tensors of one type."""
+  graphs = [a.g for a in holder(model).attribute if a.HasField("g")]
+  return next(n for g in graphs for n in custom(g) if n.op_type.startswith("MuGraph_") and len(n.input) == 4)
+
+
+def test_interfaces_of_nested_nodes_follow_from_the_original(optimized):
+  model, result = optimized
+  original, nodes = model.SerializeToString(), result.report["model"]["custom_nodes"]
+  said = check_sources(result.model.SerializeToString(), strict=True, original=original)
+  assert f"the interfaces of {nodes} of {nodes} nodes follow from the original" in said.text
+  altered = onnx.ModelProto()
+  altered.CopyFrom(result.model)
+  node = nested_reader(altered)
+  node.input[2], node.input[3] = node.input[3], node.input[2]
+  with refused("SOURCE_MISMATCH", match=f"node '{node.name}': its input 2 is "):
+    check_sources(altered.SerializeToString(), strict=True, original=original)
+
+
+def test_graphs_beyond_the_most_stay_closed(monkeypatch):
+  monkeypatch.setattr(opening, "MOST_SECTIONS", 1)
+  flat = load_model(subgraph_models.model(subgraph_models.chosen)).flat
+  assert [s.attribute for s in flat.sections] == ["else_branch"]
+  ((node, why),) = flat.holders.values()
+  assert node.op_type == "If" and why == "1 subgraphs come before it, and no more are opened"

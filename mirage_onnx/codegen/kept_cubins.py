@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.image_facts import ImageKernel, image_facts
 from mirage_onnx.codegen.source import KernelSource
@@ -59,7 +60,7 @@ class KeptCubins:
     try:
       if path is None or not is_private(path.parent):
         return None
-      line, _, image = path.read_bytes().partition(b"\n")
+      line, _, image = read_bounded(path).partition(b"\n")
       value = json.loads(line)
       return _decode(value, image, source) if value["key"] == path.stem else None
     except (OSError, *UNREADABLE):

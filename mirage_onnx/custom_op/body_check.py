@@ -1,7 +1,7 @@
 """The optimized model where nobody knows the library: its function bodies run, against the original.
 
 Where kernels run the bodies do not, and they are text of the file like all else: onnxruntime takes them on
-another machine. Checked on the inputs on which custom nodes are checked by themselves.
+another machine. Checked on every input: what a body does with small numbers, or with zeros, is text, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compare two models in onnxruntime: same inputs, output by output, and which path each node ran.
 
 Inputs: given ones, or ``draws`` standard normal ones and one of each kind of ``compare_inputs`` and
-``edge_inputs``. When an output passes is told in ``difference``. Where kernels ran, each custom node
-is also checked by itself (``model_check``), and the bodies that were not run are (``body_check``): on the
+``edge_inputs``. When an output passes is told in ``difference``. Where kernels ran, the bodies that were not
+run are checked on the same inputs (``body_check``), and each custom node by itself (``model_check``): on the
 first input and the hard ones, or on all of them.
 """
 
@@ -138,11 +138,10 @@ def compare_models(
     for name, want in wanted.items():
       now = one(name, want, found[name])
       worst[name] = worse(worst[name], now) if name in worst else now
-    if bisect or not kinds or kind in (*EDGES, *MASKED):
-      if ran and not left_out.bodies:
-        bodies.run(feeds, wanted, kind, one)
-      if not left_out.regions:
-        checks.run(ran, feeds, kind, measure)
+    if ran and not left_out.bodies:
+      bodies.run(feeds, wanted, kind, one)
+    if not left_out.regions and (bisect or not kinds or kind in (*EDGES, *MASKED)):
+      checks.run(ran, feeds, kind, measure)
     kinds.append(kind)
     last = feeds
     if kind in EDGES:

@@ -2,14 +2,16 @@
 
 A record of the interface stands in the same file as the plan, so who changes one can change the other.
 ``verify`` has the original: its nodes between what a custom node reads and makes are a region, and a
-region with the recorded µGraph has one interface. Where the region is not found again (nodes that
-stand beside each other in one kernel, tensors whose names are others) nothing is derived, and it is
-said.
+region with the recorded µGraph has one interface. In subgraphs, too: both models name their values by the
+way to the subgraph (``importer.sections``). Where the region is not found again (nodes that stand beside
+each other in one kernel, tensors whose names are others) nothing is derived, and it is said.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import onnx
 
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.interface import Interface
@@ -19,6 +21,7 @@ from mirage_onnx.custom_op.plan import parse_plan
 from mirage_onnx.custom_op.provenance import recorded_extents
 from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.importer import LoadedModel, import_model
+from mirage_onnx.importer.sections import sections_of
 from mirage_onnx.ir import Candidate, KernelParams, Program, Region, parse_ugraph
 from mirage_onnx.match.repeated import RegionMaker
 
@@ -38,18 +41,29 @@ class Derived:
     return f"the interfaces of {self.checked} of {self.nodes} nodes follow from the original"
 
 
-def check_interfaces(original: LoadedModel, nodes: Sequence[CustomNode], bundle: Bundle) -> Derived:
+def check_interfaces(
+  original: LoadedModel, made: onnx.GraphProto, nodes: Sequence[CustomNode], bundle: Bundle
+) -> Derived:
   """Compare what is recorded with what the original gives; plans have been compared with the records.
+
+  ``nodes``: of the main graph ``made`` and its subgraphs.
 
   Raises:
       MirageError: SOURCE_MISMATCH, naming the node.
   """
   program = import_model(original)
   maker = RegionMaker(program)
+  sections = {id(s.graph): s.flat for s in sections_of(made)}  # ``nodes`` hold their graphs
   checked = 0
   for node in nodes:
     record = bundle.provenance[node.plan]
-    region = None if node.is_nested else _region(program, maker, node, record, bundle)
+    if node.is_nested:
+      flat = sections.get(id(node.graph))
+      if flat is None:
+        continue
+      inputs, outputs = (tuple(flat.get(n, n) for n in names) for names in (node.inputs, node.outputs))
+      node = replace(node, inputs=inputs, outputs=outputs)
+    region = _region(program, maker, node, record, bundle)
     if region is None:
       continue
     planned = _planned(region, record)

@@ -63,6 +63,8 @@ class ModelFile:
       check_file(path)
       proto = onnx.load(os.fspath(model), load_external_data=False)
       return cls(proto, path.resolve().parent)
+    except OSError as error:
+      raise MirageError("FILE_UNREADABLE", f"{str(model)!r}: {error.strerror or error}") from None
     except DecodeError as error:
       raise MirageError("NOT_ONNX", "the model is not ONNX protobuf") from error
 

@@ -62,7 +62,7 @@ def custom_nodes(model: str | bytes | os.PathLike[str]) -> tuple[str, ...] | Non
       return None  # ORT says what is wrong with the path
     else:
       proto = onnx.load(os.fspath(model), load_external_data=False)
-  except DecodeError:
+  except (DecodeError, OSError):
     return None
   return tuple(
     node.name or node.op_type

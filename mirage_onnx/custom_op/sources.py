@@ -14,7 +14,7 @@ from mirage_onnx.custom_op.plan_check import plan_differs
 from mirage_onnx.custom_op.provenance import KernelRecord, Regenerated, check_images, regenerate, sha256
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
-from mirage_onnx.importer.steps_apart import apart_as_in
+from mirage_onnx.importer.steps_apart import apart_as_in, step_sizes
 from mirage_onnx.target import suffixes_that_run
 
 
@@ -100,10 +100,10 @@ def _derived(
     return ""
   try:
     file = ModelFile.read(original)
-    loaded = load_model(apart_as_in(file.proto, made), file.folder)
+    loaded = load_model(apart_as_in(file.proto, made, step_sizes(made)), file.folder)
   except MirageError as error:  # onnxruntime may run what the importer refuses
     return f"; no interface was made from the original ({error.code})"
-  return f"; {check_interfaces(loaded, nodes, bundle).text}"
+  return f"; {check_interfaces(loaded, made.graph, nodes, bundle).text}"
 
 
 def _read(node: CustomNode, bundle: Bundle) -> PlanSources:

@@ -11,11 +11,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.superopt.private_folder import is_private, make_private
 from mirage_onnx.superopt.structures import cache_root
 
+#: No library of ours is larger.
+MOST_LIBRARY_BYTES = 1 << 28
 #: Between a file and its digest.
 _SEAL = b"mirage-onnx sha256"
 _SEAL_BYTES = len(_SEAL) + 32
@@ -88,7 +91,7 @@ def unsealed(path: Path) -> bytes | None:
   A library that is cut short kills the process that opens it.
   """
   try:
-    whole = path.read_bytes()
+    whole = read_bounded(path, MOST_LIBRARY_BYTES)
   except OSError:
     return None
   data, seal, digest = whole[:-_SEAL_BYTES], whole[-_SEAL_BYTES:-32], whole[-32:]

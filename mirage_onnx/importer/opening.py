@@ -16,6 +16,8 @@ from mirage_onnx.ir.program import Tensor
 
 #: Key of the property that says of a node which of ``Flat.holders`` it is.
 HOLDER = "mirage.holder"
+#: Each is checked and inferred by itself, in 2 ms: of more, those that come later stay closed.
+MOST_SECTIONS = 512
 #: What a malformed subgraph may raise where nobody has looked at it before.
 _MALFORMED = (MirageError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -61,6 +63,9 @@ class _Opener:
   def open(self, path: str, scope: Scope) -> None:
     """Open the sections of a graph, and what is inside of them; types of their results are types of it."""
     for section in (s for s in self.sections if s.outer == path):
+      if len(self.found) == MOST_SECTIONS:
+        self.closed[section.key] = f"{MOST_SECTIONS} subgraphs come before it, and no more are opened"
+        continue
       try:
         inner = section_scope(section, scope, self.model, self.opset, self.read)
         self.counts[section.path] = self.counts[path] * repeats(section, scope)

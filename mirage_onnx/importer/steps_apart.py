@@ -84,12 +84,15 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
   return made
 
 
-def apart_as_in(proto: ModelProto, made: ModelProto) -> ModelProto:
-  """``proto`` with its steps apart where ``made``, which was made of it, has them so; else itself."""
+def apart_as_in(proto: ModelProto, made: ModelProto, sizes: Mapping[str, int] | None = None) -> ModelProto:
+  """``proto`` with its steps apart where ``made``, which was made of it, has them so; else itself.
+
+  ``sizes``: as in ``steps_apart``.
+  """
   holders = {(n.name, *n.output) for n in made.graph.node if n.op_type == "If"}
   if not holders:
     return proto
-  found = steps_apart(proto)
+  found = steps_apart(proto, sizes)
   last = found.graph.node[-1]
   return found if found is not proto and (last.name, *last.output) in holders else proto
 

@@ -27,6 +27,9 @@ from mirage_onnx.superopt.atomic import sibling, write_whole
 from mirage_onnx.superopt.journal_lines import entry_line, entry_value, header_line, read_lines
 from mirage_onnx.superopt.search_setting import SettingText, entry_key
 
+#: Of the searches of a model: some MB.
+MOST_BYTES = 1 << 28
+
 
 class Journal:
   """Entries by key, kept in the file ``path``, or in memory only where that is None.
@@ -110,6 +113,8 @@ class Journal:
 
   def _read(self) -> None:
     assert self._file is not None
+    if os.fstat(self._file).st_size > MOST_BYTES:
+      raise MirageError("JOURNAL", f"{self.path} is larger than {MOST_BYTES >> 20} MiB")
     with os.fdopen(os.dup(self._file), "rb") as stream:
       data = stream.read()
     contents = read_lines(data, self._setting, str(self.path))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.superopt.journal_lines import UNREADABLE, entry_line, entry_value, header_line, read_lines
@@ -44,7 +45,7 @@ class KeptFolder:
     try:
       if path is None or time.time() - path.stat().st_mtime > OLDEST_S:
         return None
-      line = read_lines(path.read_bytes(), self._setting, str(path)).entries.get(key)
+      line = read_lines(read_bounded(path), self._setting, str(path)).entries.get(key)
       return None if line is None else entry_value(line)
     except (OSError, MirageError, *UNREADABLE):
       return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.ir import Candidate, KernelParams, Region, parse_ugraph, print_ugraph, ugraph_extents
 from mirage_onnx.ir.spec import check_interface, check_ugraph
@@ -70,7 +71,7 @@ class KeptResults:
     try:
       if path is None:
         return None
-      contents = read_lines(path.read_bytes(), self._setting, str(path))
+      contents = read_lines(read_bounded(path), self._setting, str(path))
       line = contents.entries.get(path.stem)
       if line is None:
         return None

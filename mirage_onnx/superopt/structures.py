@@ -21,6 +21,7 @@ from typing import Any
 
 import platformdirs
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.atomic import replace_file
@@ -142,7 +143,7 @@ class StructureStore:
     if path is None:
       return None
     try:
-      contents = read_lines(path.read_bytes(), self._setting, str(path))
+      contents = read_lines(read_bounded(path), self._setting, str(path))
       line = contents.entries.get(path.stem)
       return None if line is None else _decode(family, entry_value(line))
     except (OSError, MirageError, RejectionError, *UNREADABLE):

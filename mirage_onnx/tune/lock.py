@@ -12,13 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir import Candidate, KernelParams, parse_ugraph, print_ugraph
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.superopt.journal_lines import UNREADABLE
-
-#: A lock of a model of a thousand custom nodes is smaller than this.
-MOST_BYTES = 1 << 26
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,14 +162,11 @@ def read_lock(path: Path) -> Lock:
       MirageError: LOCK_MISSING, LOCK_INVALID.
   """
   try:
-    with path.open("rb") as stream:
-      data = stream.read(MOST_BYTES + 1)
+    data = read_bounded(path)
   except FileNotFoundError:
     raise MirageError("LOCK_MISSING", f"there is no {path}") from None
   except OSError as error:
     raise MirageError("LOCK_INVALID", f"{path}: {error.strerror or error}") from error
-  if len(data) > MOST_BYTES:
-    raise MirageError("LOCK_INVALID", f"{path} is larger than any lock")
   try:
     lock = msgspec.json.decode(data, type=Lock)
     for regions, nodes in ((lock.regions, lock.nodes), *((o.regions, o.nodes) for o in lock.others)):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.chip_rates import ChipRates, measure_chip
@@ -182,9 +183,9 @@ def streaming_limit(gpu: Gpu, size: int) -> tuple[Callable[[], None], str]:
 def kept_rates(machine: Mapping[str, str]) -> Rates | None:
   """What was measured on this machine before; None where that is not there, or cannot be read."""
   path = _path(machine)
-  with contextlib.suppress(OSError, msgspec.MsgspecError):
+  with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
     if path is not None:
-      return msgspec.json.decode(path.read_bytes(), type=Rates)
+      return msgspec.json.decode(read_bounded(path), type=Rates)
   return None
 
 

@@ -50,8 +50,16 @@ def other_axis(model):
   constant.attribute[0].t.CopyFrom(numpy_helper.from_array(np.int64([0])))
 
 
+def other_sign(model):
+  """Of the epsilon of a norm, which only small numbers show."""
+  (root,) = {n.input[0]: n for f in model.functions for n in f.node if n.op_type == "Sqrt"}.values()
+  added = next(n for f in model.functions for n in f.node if n.output[0] == root.input[0])
+  assert added.op_type == "Add"
+  added.op_type = "Sub"
+
+
 @pytest.mark.slow  # kernels are emulated
-@pytest.mark.parametrize("change", [other_operator, other_constant, other_operand, other_axis])
+@pytest.mark.parametrize("change", [other_operator, other_constant, other_operand, other_axis, other_sign])
 def test_a_body_that_computes_something_else(chain, change):
   model = chain.model
   change(model)

@@ -21,7 +21,7 @@ from tests.support.rewritten import tampered
 
 def derived(original, model):
   file = ModelFile.read(model.SerializeToString())
-  return check_interfaces(load_model(original), file.custom_nodes(), file.bundle())
+  return check_interfaces(load_model(original), file.proto.graph, file.custom_nodes(), file.bundle())
 
 
 def rewritten(model, kernels=1):

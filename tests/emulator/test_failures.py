@@ -1,5 +1,10 @@
 """Kernels that must fail without any race: bounds, alignment, divergence, deadlocks, faults."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -114,3 +119,32 @@ def test_every_kind_is_provoked():
   found = {c.kind for t in (test_async, test_mbarriers, test_races) for c in t.WRONG}
   found |= {case.kind for case in WRONG}
   assert found | {"compile"} == set(KINDS)  # "compile": test_compilation.py
+
+
+@pytest.mark.parametrize("mib", [0, 24, 128, 512, 3000])
+def test_little_address_space_is_an_error_or_enough(mib):
+  """However little is left, the kernel runs, or the launch says that there is no memory; nothing dies."""
+  program = (
+    "import resource, sys, numpy as np\n"
+    "from mirage_onnx.emulator import EmulationError, compile_kernels\n"
+    "from tests.emulator.kernels import FIRST_OF_TWO\n"
+    "module = compile_kernels([FIRST_OF_TWO])\n"
+    "used = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
+    "resource.setrlimit(resource.RLIMIT_AS, (used + (int(sys.argv[1]) << 20),) * 2)\n"
+    "x, t = np.ones(32, np.float32), np.zeros(32, np.float32)\n"
+    "for _ in range(2):\n"
+    "  try:\n"
+    "    module.run({'x': x, 't': t}, [0])\n"
+    "    print('ran', t[0])\n"
+    "  except (EmulationError, MemoryError) as error:\n"
+    "    print('memory' in str(error), error)\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", program, str(mib)],
+    capture_output=True, text=True, cwd=Path(__file__).parents[2],
+    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
+  )  # fmt: skip
+  lines = done.stdout.splitlines()
+  assert (done.returncode, len(lines)) == (0, 2), done.stderr[-800:]
+  assert all(line.startswith("ran 2.0" if mib == 3000 else ("ran 2.0", "True ")) for line in lines), lines
+  assert mib > 24 or lines[0].startswith("True "), lines

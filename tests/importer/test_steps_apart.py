@@ -124,6 +124,8 @@ def test_verify_runs_steps_and_prompts(batch):
   assert step_sizes(result.model) == {"batch": batch, "new": 1} and step_sizes(model) == {}
   compared = mirage_onnx.verify(model, result.model, emulate=True, shapes={"past": [9], "all": [9]})
   assert compared.passed and len(compared.regions) == 3 and all(n.launches for n in compared.nodes)
+  count = len(compared.nodes)
+  assert f"the interfaces of {count} of {count} nodes follow from the original" in compared.source
   assert any("new=3" in kind for kind in compared.inputs) == (batch == 1)
 
 

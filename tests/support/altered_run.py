@@ -34,6 +34,7 @@ def library_says(path, driver):
   """What becomes of a session and a run: (outcome, reason)."""
   options = onnxruntime.SessionOptions()
   options.log_severity_level = 4
+  options.intra_op_num_threads = 1  # others wait for work, and take the cores of the other processes
   options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
   try:
     session = InferenceSession(str(path), options, ["CPUExecutionProvider"], ep="host", driver=driver)

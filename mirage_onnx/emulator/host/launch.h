@@ -51,9 +51,11 @@ static int launch(const Entry& entry, const Launch& l, Failure* failure) {
   *failure = Failure();
   failure->kind = kMisuse;
   failure->thread = -1;
+  if (sigsetjmp(g.landing, 1)) return 1;  // no memory for what comes before the first thread
   if (!prepare(l)) return 1;
   // Faults run on a stack of their own: the fiber's may be the thing that is full.
   static char* signal_stack = reserve_pages(16 * kPage);
+  if (!signal_stack) return say("no memory for a stack of 16 pages"), 1;
   stack_t ours = {}, theirs = {};
   ours.ss_sp = signal_stack;
   ours.ss_size = 16 * kPage;

@@ -33,14 +33,16 @@ static bool reserve_threads() {
     bigger[i].stack = reinterpret_cast<char*>(g.stacks) + kEach * static_cast<usize>(i) + kPage;
     if (i >= g.fiber_capacity && !open_pages(bigger[i].stack, kStack)) return false;
   }
-  free(g.fibers);
+  Fiber** queue = allocate<Fiber*>(static_cast<usize>(g.fiber_count) + 1);
+  Fiber** pollers = allocate<Fiber*>(static_cast<usize>(g.fiber_count) + 1);
+  free(g.fibers);  // only now: without memory the launch ends above, and the next one has these
   free(g.queue);
   free(g.pollers);
   g.fibers = bigger;
   g.fiber_capacity = g.fiber_count;
   g.slots = g.fiber_count + 1;
-  g.queue = allocate<Fiber*>(static_cast<usize>(g.slots));
-  g.pollers = allocate<Fiber*>(static_cast<usize>(g.slots));
+  g.queue = queue;
+  g.pollers = pollers;
   return true;
 }
 
@@ -118,15 +120,22 @@ static usize shadow_size(usize bytes) { return (bytes / 4 + 1 + bytes + 4) * siz
 
 static char* tensor_map(usize bytes, bool initialised) {
   char* p = reserve_range(spread(bytes) + 2 * kGuard);
-  if (!p || !open_pages(p + kGuard, spread(bytes))) return nullptr;
+  if (!p) return nullptr;
+  unsigned char* written = nullptr;
+  if (!initialised) written = reinterpret_cast<unsigned char*>(reserve_pages(rounded(bytes + 1)));
+  Tensor* t = static_cast<Tensor*>(calloc(1, sizeof(Tensor)));  // no launch is on, which could fail
+  if (!t || (!initialised && !written) || !open_pages(p + kGuard, spread(bytes))) {
+    munmap(p, spread(bytes) + 2 * kGuard);
+    if (written) munmap(written, rounded(bytes + 1));
+    free(t);
+    return nullptr;
+  }
   p += kGuard;
   memset(p, kPoison, kPage);
   memset(p + kPage + bytes, kPoison, spread(bytes) - kPage - bytes);
-  Tensor* t = allocate<Tensor>(1);
   t->data = p + kPage;
   t->bytes = bytes;
-  if (!initialised)
-    t->written = reinterpret_cast<unsigned char*>(reserve_pages(rounded(bytes + 1)));
+  t->written = written;
   t->next = tensors;
   tensors = t;
   return t->data;

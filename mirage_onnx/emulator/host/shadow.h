@@ -37,12 +37,15 @@ struct ReaderPool {
     free_dense = nullptr;
   }
   unsigned take() {
-    if (!at && !(at = reinterpret_cast<Readers*>(reserve_pages(kMost * sizeof(Readers)))))
-      out_of_memory();
+    if (!at) {
+      usize bytes = kMost * sizeof(Readers);
+      if (!(at = reinterpret_cast<Readers*>(reserve_most(&bytes)))) out_of_memory();
+      capacity = static_cast<unsigned>(bytes / sizeof(Readers));
+    }
     unsigned i = free;
     if (i)
       free = at[i].next;
-    else if ((i = used++) >= kMost)
+    else if ((i = used++) >= capacity)
       out_of_memory();
     at[i] = Readers();
     return i;

@@ -206,11 +206,26 @@ static char* reserve_pages(usize bytes) {
   return p == MAP_FAILED ? nullptr : static_cast<char*>(p);
 }
 
+// At most `bytes`. Under a limit of the address space a half of what it leaves, or a quarter, and 1/128 at least:
+// the launch needs memory for more than this.
+static char* reserve_most(usize* bytes) {
+  const usize all = *bytes;
+  for (; *bytes >= all >> 7; *bytes /= 2) {
+    char* p = reserve_pages(*bytes);
+    if (!p) continue;
+    if (*bytes == all) return p;
+    *bytes /= 2;
+    munmap(p + *bytes, *bytes);
+    return p;
+  }
+  return nullptr;
+}
+
 class Arena {
  public:
   void* take(usize bytes) {
-    if (!at_ && !(at_ = reserve_pages(kCapacity))) out_of_memory();
-    if (used_ + bytes > kCapacity) out_of_memory();
+    if (!at_ && !(at_ = reserve_most(&(capacity_ = kCapacity)))) out_of_memory();
+    if (used_ + bytes > capacity_) out_of_memory();
     void* p = at_ + used_;
     used_ += (bytes + 15) / 16 * 16;
     return p;
@@ -224,7 +239,7 @@ class Arena {
   static constexpr usize kCapacity = 4ul << 30;  // reserved, not used
   static constexpr usize kKeep = 16 << 20;
   char* at_ = nullptr;
-  usize used_ = 0;
+  usize used_ = 0, capacity_ = 0;
 };
 
 static Arena launch_arena;  // starts over with each launch
@@ -279,13 +294,13 @@ static void begin_failure(Kind kind, const Fiber* f, const void* pc) {
 
 // Ends the launch; what was said is the message.
 [[noreturn]] static void give_up() {
-  if (g.copying) siglongjmp(g.landing, 1);
+  if (g.copying || !cur) siglongjmp(g.landing, 1);  // no thread of the kernel is on
   to_scheduler();
   __builtin_unreachable();
 }
 
 [[noreturn, gnu::noinline, gnu::cold]] void fail(Kind kind, const char* format, ...) {
-  begin_failure(kind, cur, cur->pc);
+  begin_failure(kind, cur, cur ? cur->pc : nullptr);
   va_list list;
   va_start(list, format);
   vsay(format, list);
