@@ -88,11 +88,10 @@ def _totals(t: TotalsReport) -> str:
   )
   if t.ort_us is None:
     return f"{text}ORT: no time of any node is known"
-  text += (
-    f"ORT: {t.ort_us:.1f} µs predicted for the whole model, {t.ort_us_in_regions:.1f} µs of it in regions; "
-    f"their floor is {t.floor_us:.1f} µs"
-  )
-  if not t.nodes_untimed and not t.nodes_bounded:
+  text += f"ORT: {t.ort_us:.1f} µs predicted for the whole model"
+  if t.nodes_in_regions:
+    text += f", {t.ort_us_in_regions:.1f} µs of it in regions; their floor is {t.floor_us:.1f} µs"
+  if t.nodes_in_regions and not t.nodes_untimed and not t.nodes_bounded:
     return f"{text}, so at most {t.gain_us:.1f} µs can go"
   if t.nodes_untimed:
     text += f"; left out: {_nodes(t.nodes_untimed)} of unknown time"

@@ -122,6 +122,8 @@ def _next(report: Report) -> Iterator[str]:
   codes = {r.reason for r in report.regions if r.reason} | set(report.found.by_result if report.found else ())
   if report.output and report.input and _replaced(report):
     yield "next: " + shlex.join(("mirage-onnx", "verify", report.input, report.output))
+  elif report.found and not report.found.regions:
+    yield "next: nothing: ONNX Runtime keeps all of it (mirage-onnx explain MODEL NODE says why)"
   elif report.input and not _late(report):
     yield "next: " + shlex.join(("mirage-onnx", "inspect", report.input)) + " shows what could be fused"
   if _late(report) and "INTERRUPTED" not in codes:  # there the command says where it goes on
