@@ -94,7 +94,10 @@ def to_text(facts: dict[str, Any]) -> str:
 
 def gpus() -> list[str]:
   """Name, architecture and driver of every GPU; raises OSError where there is no driver."""
-  driver = ctypes.CDLL("libcuda.so.1")
+  try:
+    driver = ctypes.CDLL("libcuda.so.1")
+  except OSError:
+    raise OSError("there is no NVIDIA driver") from None
   code = driver.cuInit(0)
   if code:
     raise OSError(f"cuInit failed with error {code}")

@@ -308,10 +308,12 @@ def verify(
   from mirage_onnx.report.log import stderr_console
   from mirage_onnx.report.schema import check_verify_report
   from mirage_onnx.report.table import verify_tables
+  from mirage_onnx.report.verify_progress import VerifyProgress
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
   require(rtol is None or rtol >= 0, f"--rtol {rtol}: must not be negative")
-  with stdout_kept(as_json):
+  console = stderr_console()
+  with stdout_kept(as_json), VerifyProgress(console) as progress:
     result = api.verify(
       a,
       b,
@@ -322,8 +324,8 @@ def verify(
       inputs=inputs,
       bisect=bisect,
       shapes=parse_sizes(shapes or ()),
+      tell=progress,
     )
-  console = stderr_console()
   found = result.to_dict()
   report = check_verify_report(found)
   for part in verify_tables(report, console.width):

@@ -26,6 +26,7 @@ from mirage_onnx.tune.declared_sizes import checked_sizes
 if TYPE_CHECKING:
   from mirage_onnx.custom_op.comparison import Comparison
   from mirage_onnx.custom_op.race import Raced
+  from mirage_onnx.custom_op.steps import Tell
   from mirage_onnx.report.bench_report import BenchReport, BenchRow
   from mirage_onnx.report.diff_report import DiffReport
 
@@ -61,6 +62,7 @@ def verify(
   inputs: Mapping[str, np.ndarray] | str | Path | None = None,
   bisect: bool = False,
   shapes: Mapping[str, Sequence[int]] | None = None,
+  tell: Tell | None = None,
 ) -> Comparison:
   """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
 
@@ -80,6 +82,7 @@ def verify(
       inputs: arrays by name, or an ``.npz`` file.
       bisect: check every custom node by itself on every input, not only on the first.
       shapes: sizes of dynamic dimensions by name; all combinations are run.
+      tell: called with each step (``custom_op/steps.py``) and what it is about, to show how far it is.
 
   Raises:
       MirageError: SOURCE_MISMATCH, those of ``compare_models`` and ``read_inputs``.
@@ -95,6 +98,7 @@ def verify(
     made = ModelFile.read(second).proto
     dims = {**_steps_and_others(made), **dims}
     how: dict[str, Any] = {"seed": seed, "rtol": rtol, "inputs": given, "bisect": bisect, "dims": dims}
+    how |= {"tell": tell} if tell else {}
     suffixes = suffixes_of(made)
     if len(suffixes) < 2:
       return _verified(first, second, provider, emulate, how)

@@ -168,14 +168,14 @@ ERRORS: dict[str, Entry] = {
 #: Codes of refusals: why a node, a region or a candidate was left as it is.
 REJECTIONS: dict[str, str] = {
   # importer: why a node is a barrier
-  "OP_UNKNOWN": "the operator has no tabled semantics",
+  "OP_UNKNOWN": "what the operator computes is not known here",
   "OP_FORM": "an attribute or input form of the operator is not supported",
   "DTYPE": "the element type is not supported",
   "ZERO_SIZE": "a tensor of the node holds no elements",
   "DYNAMIC_DIM": "what only a run counts is summed over (without --tiled) or split, or may not be equal",
   "RANK_UNKNOWN": "a shape is not known",
   "SUBGRAPH": "the node runs subgraphs (If, Loop, Scan): regions are found in them, and end at their borders",
-  "CUSTOM_DOMAIN": "the node belongs to a domain with no tabled semantics",
+  "CUSTOM_DOMAIN": "the node belongs to a domain whose operators are not known here",
   # match: why a set of nodes is no region
   "AXES_CONFLICT": "one axis would have to be two axes at once",
   "TOO_SMALL": "nothing to fuse: one operator that contracts no weight, or a pure copy",

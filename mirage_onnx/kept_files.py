@@ -9,15 +9,15 @@ from pathlib import Path
 
 #: Folder of the cache -> what is in it.
 KINDS = {
-  "results": "what searches of regions found",
-  "structures": "what searches of regions of one structure proved",
+  "results": "what searches found",
+  "structures": "what they proved of a structure",
   "cubins": "kernels that NVRTC compiled",
-  "verdicts": "whether chosen programs are safe with the weights of an instance",
-  "choices": "choices of regions that were proven to be the best",
-  "checks": "written models that ran in onnxruntime as their originals do",
+  "verdicts": "programs that are safe with given weights",
+  "choices": "choices of regions, proven the best",
+  "checks": "written models that ran as their originals",
   "measurements": "what was timed and checked on a GPU",
-  "rates": "rates of a GPU, as calibrate measured them",
-  "emulator": "kernels that g++ built for the emulator, and what came of running them",
+  "rates": "rates of a GPU, from calibrate",
+  "emulator": "kernels that g++ built, and what they gave",
 }
 
 

@@ -5,13 +5,12 @@ from mirage_onnx.errors import REJECTIONS
 #: Where refusals are explained.
 PAGE = "docs/errors.md"
 
-_EXPORT = "export it with standard ONNX operators (torch.onnx.export(..., dynamo=True) does), or leave it"
 _MEASURE = "on the target's GPU, --target local times it instead"
 _REPORT = "report it, with the model that `mirage-onnx reduce` makes of yours if that is large"
 
 #: Code -> one sentence; every refusal has one.
 REMEDIES: dict[str, str] = {
-  "OP_UNKNOWN": _EXPORT,
+  "OP_UNKNOWN": "leave it to ONNX Runtime, or add the operator (docs/adding.md)",
   "OP_FORM": "export with another form of the operator (a newer opset, constant axes), or leave it",
   "DTYPE": "use float16, bfloat16 or float32: quantized and 64-bit arithmetic stays with ONNX Runtime",
   "ZERO_SIZE": "export with example inputs that have elements",

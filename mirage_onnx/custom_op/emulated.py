@@ -8,7 +8,7 @@ refuse, and what no device defines, fails the run by name.
 
 import ctypes
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,9 @@ from mirage_onnx.target import Target, target_of_domain
 
 class EmulatedModel:
   """The kernels of a model's custom nodes, compiled for the host."""
+
+  #: Called after each launch, by any thread: all of a large model take minutes.
+  launched: Callable[[], None] = staticmethod(lambda: None)
 
   def __init__(self, nodes: tuple[CustomNode, ...], bundle: Bundle) -> None:
     """Generates and checks every text, then compiles them as one unit.
@@ -61,6 +64,7 @@ class EmulatedModel:
     empty = [n for n, x in tensors.items() if x.flags.writeable and launch.launch == 0]
     index = self._index[kernel.source]
     module.run(tensors, kernels=[index], uninitialised=empty, sizes=sizes)
+    self.launched()
 
   def _launched_as(self, source: KernelSource, launch: DriverLaunch, sizes: Mapping[str, int]) -> Module:
     """The module with this launch's configuration: the text's own, unless the plan is wrong."""

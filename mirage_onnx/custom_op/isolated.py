@@ -10,14 +10,17 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, BinaryIO
 
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.comparison import Comparison
+from mirage_onnx.custom_op.emulated import EmulatedModel
 from mirage_onnx.custom_op.model_nodes import Model
-from mirage_onnx.custom_op.steps import LeftOut, SessionStep
+from mirage_onnx.custom_op.steps import LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.errors import MirageError
 
 #: Children that are killed before the check is given up.
@@ -26,8 +29,8 @@ MOST_KILLED = 16
 CHILD = "from mirage_onnx.custom_op.isolated import serve; serve()"
 
 
-def compare_isolated(a: Model, b: Model, **options: Any) -> Comparison:
-  """``compare_models``, with what it could not check as ``failures``.
+def compare_isolated(a: Model, b: Model, *, tell: Tell = tell_nobody, **options: Any) -> Comparison:
+  """``compare_models``, with what it could not check as ``failures``; ``tell`` hears what it is at.
 
   Raises:
       MirageError: those of ``compare_models``; SESSION_FAILED, with the signal, where a model cannot
@@ -35,7 +38,7 @@ def compare_isolated(a: Model, b: Model, **options: Any) -> Comparison:
   """
   left, failures = LeftOut(), list[str]()
   for _ in range(MOST_KILLED):
-    step, result, how = _ask(a, b, {**options, "left_out": left})
+    step, result, how = _ask(a, b, {**options, "left_out": left}, tell)
     if isinstance(result, MirageError):
       raise result
     if isinstance(result, Comparison):
@@ -68,7 +71,7 @@ def _without(left: LeftOut, step: SessionStep, name: str) -> LeftOut:
 
 
 def _ask(
-  a: Model, b: Model, options: Mapping[str, Any]
+  a: Model, b: Model, options: Mapping[str, Any], tell: Tell
 ) -> tuple[tuple[SessionStep, str], Comparison | MirageError | None, str]:
   """The child's last step, its result (None: it was killed), and how it ended."""
   step, result = (SessionStep.OPEN, "the models"), None
@@ -88,7 +91,8 @@ def _ask(
     with os.fdopen(reads, "rb") as answers:
       while (message := _read(answers)) is not None:
         if isinstance(message, tuple):
-          step = message
+          tell(*message)
+          step = step if message[0] is SessionStep.LAUNCH else message
         else:
           result = message
     return step, result, _ended(child.wait())
@@ -119,10 +123,14 @@ def serve() -> None:
   """The child: one comparison, from standard input to the file descriptor that it is given."""
   os.dup2(2, 1)  # what a library prints is no result
   with os.fdopen(int(sys.argv[1]), "wb") as answers:
+    lock = threading.Lock()
 
     def tell(step: SessionStep, name: str) -> None:
-      pickle.dump((step, name), answers)
-      answers.flush()
+      with lock:
+        pickle.dump((step, name), answers)
+        answers.flush()
+
+    EmulatedModel.launched = staticmethod(partial(tell, SessionStep.LAUNCH, ""))
 
     a, b, options = pickle.load(sys.stdin.buffer)
     try:

@@ -15,9 +15,10 @@ class SessionStep(StrEnum):
   VALUES = "the original with what its regions read"
   NODES = "all custom nodes by themselves"
   NODE = "custom node"
+  LAUNCH = "a kernel was emulated"
 
 
-#: Told before each step, with the name of what it is about.
+#: Told before each step, with the name of what it is about; after each launch of an emulated kernel.
 Tell = Callable[[SessionStep, str], None]
 
 

@@ -50,7 +50,7 @@ def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
     raise c.reject(f"belongs to domain {domain!r}", "CUSTOM_DOMAIN")
   rule = SEMANTICS.get((domain, node.op_type))
   if rule is None:
-    raise c.reject("has no tabled semantics", "OP_UNKNOWN")
+    raise c.reject("what it computes is not known here", "OP_UNKNOWN")
   if domain == "" and node.op_type not in NOT_IN_ONNX and not has_schema(node, c.opset):
     raise c.reject(f"does not exist in opset {c.opset}", "OP_UNKNOWN")
   return rule

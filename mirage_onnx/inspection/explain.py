@@ -95,8 +95,8 @@ def find_instance(survey: Survey, name: str) -> tuple[Offer, RegionCandidate]:
     raise MirageError("REGION_UNKNOWN", f"no region or node {name!r}; near it: {', '.join(near)}")
   known = [k for k, o in offers.items() if o.chosen] or list(offers)
   more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-  listed = ", ".join(known[:LISTED])
-  raise MirageError("REGION_UNKNOWN", f"no region or node {name!r}; regions: {listed}{more}")
+  listed = ", ".join(offers[k].region.nodes[0] for k in known[:LISTED])
+  raise MirageError("REGION_UNKNOWN", f"no region or node {name!r}; regions begin at {listed}{more}")
 
 
 def explain_region(loaded: LoadedModel, survey: Survey, name: str, options: Options) -> Explanation:

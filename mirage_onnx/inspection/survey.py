@@ -18,7 +18,7 @@ from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.candidates import Matches, RegionCandidate, find_candidates
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import COPIES, FREE, alone_us, load_table, node_times_us
+from mirage_onnx.tune.baseline import COPIES, FREE, alone_us, load_table, node_times_us, with_floors
 from mirage_onnx.tune.declared_sizes import Sizes, declared_sizes
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.known_sizes import Unpredicted, unpredicted_at
@@ -85,6 +85,7 @@ class Survey:
 
   ``program``: at ``typical`` sizes; ``dynamic`` knows of others. ``unpredicted``: why no prediction
   can choose some regions. ``sizes``: of each dynamic dimension, those at which a kernel has to be faster.
+  ``bounded_us``: of nodes without a known time, what moving their bytes takes.
   """
 
   program: Program
@@ -95,6 +96,7 @@ class Survey:
   unpredicted: Unpredicted = field(default_factory=Unpredicted)
   sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
   typical: Sizes = field(default_factory=dict)
+  bounded_us: Mapping[str, float] = field(default_factory=dict)
 
   @cached_property
   def op_type(self) -> dict[str, str]:
@@ -141,6 +143,12 @@ class Survey:
   def time_us(self, nodes: Iterable[str]) -> float:
     """What those of ``nodes`` whose times are known cost in ONNX Runtime."""
     return fsum(self.node_us.get(n, 0.0) for n in nodes)
+
+  @cached_property
+  def model_us(self) -> float:
+    """What the whole model costs, as ``tune/model_times.py`` counts it: by bytes where that is all."""
+    times = self.program.repeats
+    return fsum(us * times.get(n, 1) for n, us in {**self.node_us, **self.bounded_us}.items())
 
   def flops(self, nodes: Iterable[str] | None = None) -> Flops:
     """Operations of ``nodes`` (default: all that were lowered), each node once."""
@@ -207,4 +215,6 @@ def survey_model(
   offers.sort(key=lambda o: (not o.chosen, -o.total_gain_us, -o.gain_us, o.region.key))
   why = unpredicted_at(named, declared.points, target)
   offered = {o.region.key: o for o in offers}
-  return Survey(program, matches, node_us, offered, dynamic, why, declared.sizes, declared.typical)
+  every = with_floors(node_us, program, target) if node_us else {}
+  bounded = {n: us for n, us in every.items() if n not in node_us}
+  return Survey(program, matches, node_us, offered, dynamic, why, declared.sizes, declared.typical, bounded)

@@ -53,12 +53,17 @@ def diff_tables(report: DiffReport) -> Iterator[Table | str]:
   """Custom nodes, then a line for each other kind of difference."""
   if report.nodes:
     table = Table(title="nodes of A → custom nodes of B")
-    for name in ("custom node", "in place of"):
-      table.add_column(name, overflow="fold")
+    table.add_column("custom node", overflow="fold")
+    table.add_column("×", justify="right", no_wrap=True)
+    table.add_column("in place of", overflow="fold")
     table.add_column("nodes", justify="right", no_wrap=True)
+    alike: dict[str, list[DiffNode]] = {}
     for n in report.nodes:
       ops = ", ".join(f"{count} {op}" if count > 1 else op for op, count in n.ops.items())
-      table.add_row(n.node, ops, str(len(n.replaces)))
+      alike.setdefault(ops, []).append(n)
+    for ops, same in alike.items():
+      name = same[0].node if len(same) == 1 else f"{same[0].node} ... {same[-1].node}"
+      table.add_row(name, str(len(same)), ops, str(sum(len(n.replaces) for n in same)))
     yield table
   inside = len({name for n in report.nodes for name in n.replaces})
   inside_of = f"{len(report.nodes)} custom node" + ("" if len(report.nodes) == 1 else "s")

@@ -62,7 +62,8 @@ class TotalsReport(Struct, frozen=True):
   """The model, and what of it is in the partition: every node and every weight once.
 
   ``nodes_offered``: in any region. ``nodes_untimed``: without a known time, which are left out of
-  ``ort_us`` (null if that is all) and of what can be gained. ``flops_unknown``: operator -> nodes that
+  ``ort_us`` (null if that is all) and of what can be gained; ``nodes_bounded`` count in ``ort_us`` as what
+  moving their bytes takes. ``flops_unknown``: operator -> nodes that
   compute, but were not understood; ``flops`` are those of all others. ``ort_us_in_regions``: of nodes
   that nobody would need any more.
   """
@@ -71,6 +72,7 @@ class TotalsReport(Struct, frozen=True):
   nodes_in_regions: int
   nodes_offered: int
   nodes_untimed: int
+  nodes_bounded: int
   flops: int
   flops_in_regions: int
   flops_unknown: dict[str, int]

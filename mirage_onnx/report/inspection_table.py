@@ -19,6 +19,13 @@ from mirage_onnx.report.inspection import (
 )
 from mirage_onnx.report.table import WIDE, WIDE_ENOUGH
 
+#: What the columns of ``inspect`` mean.
+COLUMNS = (
+  "floor: no kernel is faster; in all: what its × places can save at most, together (a node that several "
+  "regions hold counts once); explain REGION searches one"
+)
+#: Candidates of a search, and reasons why it dropped states, that are shown.
+SHOWN_CANDIDATES, SHOWN_PRUNED = 6, 4
 #: Refusals of a search that are shown, most frequent first; the JSON has all.
 SHOWN_REFUSALS = 8
 
@@ -33,6 +40,7 @@ def inspect_tables(report: InspectReport, width: int = WIDE) -> Iterator[Table |
     yield f"no region of {source} can be faster on {report.target} than in ONNX Runtime"
   else:
     yield _offers(report, f"what could be fused in {source} for {report.target}", width)
+    yield COLUMNS
   if report.barriers:
     table = _table("nodes that no region can hold")
     _columns(table, "reason")
@@ -54,14 +62,14 @@ def _offers(report: InspectReport, title: str, width: int) -> Table:
   wide = width >= WIDE_ENOUGH
   table = Table(title=title, title_justify="left", box=HEAVY_HEAD if wide else None)
   table.add_column("region", no_wrap=True, min_width=max(len(r.key) for r in report.regions))
-  table.add_column("ops", overflow="fold", min_width=12)
+  table.add_column("ops", overflow="fold", min_width=min(20, width // 4))
   _columns(table, "×", right=True)
   if wide:
     _columns(table, "MFLOP", "weights", "activations", right=True)
-  _columns(table, "ORT µs", "floor µs", "gain µs", "in all µs", right=True)
+  _columns(table, "ORT µs", "floor µs", *(("gain µs",) if wide else ()), "in all µs", right=True)
   for r in report.regions:
     work = (f"{r.flops / 1e6:.2f}", _bytes(r.weight_bytes), _bytes(r.activation_bytes)) if wide else ()
-    times = (r.ort_us, r.floor_us, r.gain_us, r.total_gain_us)
+    times = (r.ort_us, r.floor_us, *((r.gain_us,) if wide else ()), r.total_gain_us)
     table.add_row(r.key, _ops(r.ops), str(r.chosen or f"({r.offered})"), *work, *map(_time, times))
   return table
 
@@ -80,16 +88,18 @@ def _totals(t: TotalsReport) -> str:
   )
   if t.ort_us is None:
     return f"{text}ORT: no time of any node is known"
-  if not t.nodes_untimed:
-    return text + (
-      f"ORT: {t.ort_us:.1f} µs predicted for the model, {t.ort_us_in_regions:.1f} µs of it in regions; "
-      f"their floor is {t.floor_us:.1f} µs, so at most {t.gain_us:.1f} µs can go"
-    )
-  return text + (
-    f"ORT: {t.ort_us:.1f} µs predicted for {t.nodes - t.nodes_untimed} of {t.nodes} nodes, "
-    f"{t.ort_us_in_regions:.1f} µs of it in regions, whose floor is {t.floor_us:.1f} µs; "
-    f"unknown and left out: the time of {t.nodes_untimed} nodes"
-  )
+  text += f"ORT: {t.ort_us:.1f} µs predicted for the whole model"
+  if t.nodes_in_regions:
+    text += f", {t.ort_us_in_regions:.1f} µs of it in regions; their floor is {t.floor_us:.1f} µs"
+  if t.nodes_in_regions and not t.nodes_untimed and not t.nodes_bounded:
+    return f"{text}, so at most {t.gain_us:.1f} µs can go"
+  if t.nodes_untimed:
+    text += f"; left out: {_nodes(t.nodes_untimed)} of unknown time"
+  return text + (f"; {_nodes(t.nodes_bounded)} counted by bytes alone" if t.nodes_bounded else "")
+
+
+def _nodes(n: int) -> str:
+  return f"{n} node" if n == 1 else f"{n} nodes"
 
 
 def explain_tables(report: ExplainReport) -> Iterator[Table | str]:
@@ -117,25 +127,30 @@ def _searched(report: ExplainReport, region: OfferReport, s: SearchedReport) -> 
     node = f"{b.node} ({b.op})" if b.node else "-"
     table.add_row(b.side, b.tensor, node, b.reason, b.reason_text)
   yield table
-  pruned = ", ".join(f"{n} {rule}" for rule, n in s.pruned.items())
+  ranked = sorted(s.pruned.items(), key=lambda kv: (-kv[1], kv[0]))
+  pruned = ", ".join(f"{n:,} {rule}" for rule, n in ranked[:SHOWN_PRUNED])
+  if (more := len(ranked) - SHOWN_PRUNED) > 0:
+    pruned += f" and {more} more reasons (--json has all)"
   yield (
     f"search: {s.states} states, {s.built} kernel graphs, {s.verified} µGraphs verified, "
-    f"{s.stop} after {s.seconds:.1f} s" + (f"; pruned: {pruned}" if pruned else "")
+    f"{s.stop} after {s.seconds:.1f} s" + (f"; dropped: {pruned}" if pruned else "")
   )
   if report.candidates:
     table = _table("candidates")
     _columns(table, "predicted µs", "kernels", right=True)
     _columns(table, "numbers", "result")
-    for c in report.candidates:
+    for c in report.candidates[:SHOWN_CANDIDATES]:
       why = f": {c.reason}, {c.reason_text}" if c.reason else ""
       table.add_row(f"{c.predicted_us:.2f}", str(c.kernels), "; ".join(c.params), c.status + why)
+    if (more := len(report.candidates) - SHOWN_CANDIDATES) > 0:
+      table.caption, table.caption_justify = f"and {more} more (--json has all)", "left"
     yield table
   if report.refused:
     table = _table("refused by the search")
     _columns(table, "×", right=True)
     _columns(table, "reason", "why")
-    ranked = sorted(report.refused, key=lambda r: (-r.count, r.reason, r.reason_text))
-    for r in ranked[:SHOWN_REFUSALS]:
+    refusals = sorted(report.refused, key=lambda r: (-r.count, r.reason, r.reason_text))
+    for r in refusals[:SHOWN_REFUSALS]:
       table.add_row(str(r.count), r.reason, r.reason_text)
     yield table
   if report.chosen is not None:
@@ -143,7 +158,7 @@ def _searched(report: ExplainReport, region: OfferReport, s: SearchedReport) -> 
 
 
 def _region(r: OfferReport) -> Iterator[str]:
-  yield f"region {r.key}: {r.chosen} chosen of {r.offered} offered"
+  yield f"region {r.key}: in {r.offered} places of the model, {r.chosen} of them in inspect's choice"
   yield f"nodes: {', '.join(f'{n} ({op})' for n, op in zip(r.nodes, r.ops, strict=True))}"
   yield f"reads {_tensors(r.inputs)}"
   yield f"yields {_tensors(r.outputs)}"

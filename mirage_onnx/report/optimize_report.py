@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.pipeline import Run
+from mirage_onnx.report.band import speedup_band
 from mirage_onnx.report.schema import CUT_OFF
 from mirage_onnx.target import Target
 from mirage_onnx.tune.declared_sizes import declared_sizes
@@ -20,6 +21,7 @@ def model_report(run: Run) -> dict[str, Any] | None:
   t = run.times
   if t is None or t.unknown == t.nodes:
     return None
+  low, high = speedup_band(t.before_us, t.after_us) or (None, None)
   return {
     "nodes": t.nodes,
     "nodes_gone": t.gone,
@@ -29,6 +31,8 @@ def model_report(run: Run) -> dict[str, Any] | None:
     "nodes_bounded": t.bounded,
     "before_us": round(t.before_us, 3),
     "after_us": round(t.after_us, 3),
+    "speedup_low": low,
+    "speedup_high": high,
   }
 
 

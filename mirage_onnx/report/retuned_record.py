@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 import onnx
 
+from mirage_onnx.report.band import speedup_band
 from mirage_onnx.report.run_record import (
   MEASURED_KEY,
   MOST_KEPT,
@@ -92,9 +93,10 @@ def _model(record: RunRecord, nodes: Collection[NodeRecord], places: Collection[
   assert record.model is not None
   after_us = sum(n.left_us for n in nodes) + sum(p.us for p in places)
   gone = sum(not n.left_us and bool(n.places) for n in nodes)
+  low, high = speedup_band(record.model.before_us, after_us) or (None, None)
   return msgspec.structs.replace(
     record.model, nodes_gone=min(gone, record.model.nodes_gone), custom_nodes=len(places),
-    after_us=round(after_us, 3),
+    after_us=round(after_us, 3), speedup_low=low, speedup_high=high,
   )  # fmt: skip
 
 

@@ -93,7 +93,8 @@ class ModelReport(Struct, frozen=True):
   custom nodes (a measured one as the share that it takes of its nodes). ``nodes_unknown``: nodes
   without a known time, which are in neither; ``nodes_unknown_gone`` of them are replaced, so
   ``after_us`` holds what took their place. ``nodes_bounded``: nodes that count as what moving their
-  bytes takes, which is less than they take.
+  bytes takes, which is less than they take. ``speedup_low``, ``speedup_high``: what a predicted
+  speedup may be when it is measured (``report/band.py``).
   """
 
   nodes: int
@@ -104,6 +105,8 @@ class ModelReport(Struct, frozen=True):
   nodes_bounded: int
   before_us: float
   after_us: float
+  speedup_low: float | None = None
+  speedup_high: float | None = None
 
 
 class CountReport(Struct, frozen=True):

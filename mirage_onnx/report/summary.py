@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
+from mirage_onnx.report.band import speedup_band
 from mirage_onnx.report.dimensions import dimension_lines
 from mirage_onnx.report.schema import CUT_OFF, ModelReport, Report
 from mirage_onnx.report.timed import timed_line
@@ -38,7 +39,10 @@ def _model(report: Report) -> str:
   if m is None or m.after_us <= 0:
     return "whole model: its time is unknown"
   kinds = sorted({r.choice for r in report.regions if r.choice})
-  text = f"whole model: {m.before_us:.1f} → {m.after_us:.1f} µs ({m.before_us / m.after_us:.2f}x), predicted"
+  band = speedup_band(m.before_us, m.after_us)
+  likely = f", likely {band[0]:.2f}x to {band[1]:.2f}x" if band else ""
+  speedup = f"{m.before_us / m.after_us:.2f}x{likely}"
+  text = f"whole model: {m.before_us:.1f} → {m.after_us:.1f} µs ({speedup}), predicted"
   if "measured" in kinds:
     text += f"; kernels chosen by {' and '.join(_CHOICES[k] for k in kinds)}"
   return text + _unknown(m)
@@ -63,7 +67,7 @@ def _unknown(m: ModelReport) -> str:
     gone = f" ({m.nodes_unknown_gone} of them replaced)" if m.nodes_unknown_gone else ""
     text += f"; left out: {_nodes(m.nodes_unknown)} of unknown time{gone}"
   if m.nodes_bounded:
-    text += f"; {_nodes(m.nodes_bounded)} counted by what must be read and written"
+    text += f"; {_nodes(m.nodes_bounded)} counted by bytes alone"
   return text
 
 
@@ -118,6 +122,8 @@ def _next(report: Report) -> Iterator[str]:
   codes = {r.reason for r in report.regions if r.reason} | set(report.found.by_result if report.found else ())
   if report.output and report.input and _replaced(report):
     yield "next: " + shlex.join(("mirage-onnx", "verify", report.input, report.output))
+  elif report.found and not report.found.regions:
+    yield "next: nothing: ONNX Runtime keeps all of it (mirage-onnx explain MODEL NODE says why)"
   elif report.input and not _late(report):
     yield "next: " + shlex.join(("mirage-onnx", "inspect", report.input)) + " shows what could be fused"
   if _late(report) and "INTERRUPTED" not in codes:  # there the command says where it goes on

@@ -1,5 +1,6 @@
 """Reports as rich tables and sentences."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.box import HEAVY_HEAD, Box
@@ -14,6 +15,8 @@ NEVER_RAN = "never ran"
 WIDE, WIDE_ENOUGH = 160, 120
 #: Regions that the time cut off which are shown.
 SHOWN_LATE = 4
+#: Custom nodes of which ``verify`` shows every one.
+MANY = 10
 
 
 def region_table(report: Report, width: int = WIDE) -> Table:
@@ -63,7 +66,12 @@ def verify_tables(report: VerifyReport, width: int = WIDE) -> Iterator[Table | s
   """Outputs, custom nodes with what ran of them, each region by itself; then the verdict."""
   if report.outputs:
     yield _difference_table("outputs", "", [("", o) for o in report.outputs], width)
-  if report.nodes:
+  if len(report.nodes) > MANY:
+    paths = Counter(n.path for n in report.nodes)
+    launches = sum(n.launches for n in report.nodes)
+    said = ", ".join(f"{count} {path}" for path, count in paths.most_common())
+    yield f"custom nodes: {said}; {launches:,} launches (--json lists them)"
+  elif report.nodes:
     table = Table(title="custom nodes", box=_box(width))
     table.add_column("node", overflow="fold")
     table.add_column("ran", no_wrap=True)
@@ -88,8 +96,16 @@ def verify_tables(report: VerifyReport, width: int = WIDE) -> Iterator[Table | s
 
 
 def _difference_table(title: str, of: str, rows: Sequence[tuple[str, OutputReport]], width: int) -> Table:
-  """With little width a node stands above its output, and there are no least tolerances (--json has them)."""
+  """With little width a node stands above its output, and there are no least tolerances (--json has them).
+
+  Of many rows those are shown that failed, and those nearest to their limit.
+  """
   wide = width >= WIDE_ENOUGH
+  if (more := len(rows) - MANY) > 0:
+    rows = sorted(rows, key=lambda r: (r[1].passed, -(r[1].needed_rtol or 0.0) / (r[1].rtol or 1.0)))
+    failed = sum(not o.passed for _, o in rows)
+    rows = rows[: max(MANY, failed)]
+    more = max(0, more - max(0, failed - MANY))
   table = Table(title=title, box=_box(width))
   if of and wide:
     table.add_column(of, overflow="fold")
@@ -107,6 +123,8 @@ def _difference_table(title: str, of: str, rows: Sequence[tuple[str, OutputRepor
       *(_number(x) for x in (o.needed_rtol, o.rtol, o.least_atol, o.least_rtol)[: 4 if wide else 2]),
       f"{result}: {o.reason}" if o.reason else result,
     )
+  if more > 0:
+    table.caption, table.caption_justify = f"and {more} more, which passed by more (--json has all)", "left"
   return table
 
 

@@ -48,7 +48,7 @@ def get_target(name: str) -> Target:
     return slowest(architecture)
   if _OLD.fullmatch(plain):
     raise MirageError("TARGET_UNKNOWN", f"no target {name!r}: {TOO_OLD}")
-  known = ", ".join((*TARGETS, *ARCHITECTURES))
+  known = ", ".join(dict.fromkeys((*TARGETS, *ARCHITECTURES)))
   raise MirageError(
     "TARGET_UNKNOWN",
     f"no target {name!r}; known: {known}; sm_86x46 for a GPU of an architecture with 46 multiprocessors; "

@@ -27,8 +27,8 @@ def test_of_the_whole_model():
   """Not of the replaced regions, which overlap; what is unknown, or was not searched, is said."""
   found = report(REGION, model=MODEL, found=FOUND, checked="the same bits without the library")
   assert summary(found).splitlines() == [
-    "whole model: 75.0 → 30.0 µs (2.50x), predicted; "
-    "left out: 3 nodes of unknown time (1 of them replaced); 1 node counted by what must be read and written",
+    "whole model: 75.0 → 30.0 µs (2.50x, likely 1.63x to 2.85x), predicted; "
+    "left out: 3 nodes of unknown time (1 of them replaced); 1 node counted by bytes alone",
     "regions: 1 replaced in 2 places (9 of 20 nodes → 2), 9 kept, 30 not reached (of 40, which overlap); "
     "1 searched in part",
     "wrote my out.onnx in 2.5 s; checked: the same bits without the library",
@@ -58,7 +58,7 @@ def test_nothing_replaced():
   found = report(kept, model=AS_IT_WAS, found=DONE, barriers={"OP_UNKNOWN": 3, "DTYPE": 1}, checked="nothing")
   assert summary(found).splitlines() == [
     "whole model: as it was, 75.0 µs, predicted; left out: 3 nodes of unknown time; "
-    "1 node counted by what must be read and written",
+    "1 node counted by bytes alone",
     "regions: 0 replaced, 40 kept (of 40, which overlap); nodes in no region: 1 DTYPE, 3 OP_UNKNOWN",
     "wrote my out.onnx in 2.5 s",
     "next: mirage-onnx inspect in.onnx shows what could be fused",

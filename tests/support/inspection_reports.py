@@ -19,7 +19,7 @@ from mirage_onnx.report.inspection import (
 )
 
 TOTALS = TotalsReport(
-  nodes=10, nodes_in_regions=4, nodes_offered=6, nodes_untimed=0, flops=2_000_000,
+  nodes=10, nodes_in_regions=4, nodes_offered=6, nodes_untimed=0, nodes_bounded=0, flops=2_000_000,
   flops_in_regions=1_500_000, flops_unknown={"MatMulNBits": 2, "CumSum": 1},
   weight_bytes=4_200_000, weight_bytes_in_regions=2_100_000,
   ort_us=30.0, ort_us_in_regions=20.0, floor_us=3.0, gain_us=17.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirage_onnx.report.band import MODELS
 from mirage_onnx.report.page.figures import WIDE, at, colour, figure, number, ticks
 from mirage_onnx.report.page.html import Markup, el, markup, table, times, us
 from mirage_onnx.report.run_record import RunRecord
@@ -19,7 +20,7 @@ def overview(record: RunRecord) -> Markup:
   before, after, how = _headline(record)
   tiles = [
     ("Whole model", f"{us(before)} → {us(after)} µs" if before else "unknown", how),
-    ("Speedup", times(before, after) if before else "unknown", _choices(choices)),
+    ("Speedup", times(before, after) if before else "unknown", f"{_likely(record)}{_choices(choices)}"),
     ("Regions replaced", str(distinct), f"in {_count(places, 'place')}, of {record.found.regions} found"),
     ("Nodes", f"{len(record.nodes)} → {len(record.nodes) - (m.nodes_gone if m else nodes_in) + places}",
      f"{places} of them custom nodes"),
@@ -49,6 +50,16 @@ def _headline(record: RunRecord) -> tuple[float, float, str]:
 
 
 _HOW = {"run": "a session's run", "graph": "its CUDA graph"}
+
+
+def _likely(record: RunRecord) -> str:
+  """Of a predicted speedup, what measured ones were; empty of others."""
+  m = record.model
+  if (
+    m is None or m.speedup_low is None or m.speedup_high is None or (record.measured and record.measured.rows)
+  ):
+    return ""
+  return f"likely {m.speedup_low:.2f}× to {m.speedup_high:.2f}×, as {MODELS} measured models had; "
 
 
 def _measured(found: MeasuredReport) -> Markup:
