@@ -32,7 +32,8 @@ class Case:
   """Heads are ``kv_heads`` x ``group``; tensors lie as (batch, length, heads, depth).
 
   ``mask``: "" none, "add" an fp16 one of queries and keys, "bool" the same of truth values, "keys" an fp16
-  one of keys, "causal" additive and the same for all.
+  one of keys. Of constants: "causal" additive and the same for all; "window" truth values of the last quarter
+  of the keys before a query; "exported" causal truth values, and those of keys that are there.
   """
 
   batch: int
@@ -51,7 +52,22 @@ class Case:
 
   @property
   def mask_axes(self):
-    return {"add": "a0,a3,a1", "bool": "a0,a3,a1", "keys": "a0,a1", "causal": "a3,a1"}.get(self.mask, "")
+    own = {"add": "a0,a3,a1", "bool": "a0,a3,a1", "keys": "a0,a1"}
+    return own.get(self.mask, "a3,a1" if self.constant else "")
+
+  @property
+  def constant(self):
+    """What the data of the mask say, if it is a constant."""
+    found = {
+      "causal": "..0 else -65504",
+      "window": f"{1 - self.keys // 4}..0 else 0",
+      "exported": "..0 else 0",
+    }
+    return found.get(self.mask, "")
+
+  @property
+  def truth(self):
+    return self.mask in ("bool", "window", "exported")
 
   @property
   def text(self):
@@ -80,10 +96,14 @@ class Case:
     s = s if exact else op(f"mul {s} {c} : f32[{at}]", "C_frag")
     if self.mask:
       own = self.mask_axes.split(",")
-      kind = "bool" if self.mask == "bool" else "f16"
+      kind = "bool" if self.truth else "f16"
       m = op(f"load i3 imap={at_block(self.mask_axes)} cmap=- fmap=a1 : {kind}[{self.mask_axes}]", "C_frag")
+      if self.mask == "exported":
+        there = op(f"load i4 imap={at_block('a0,a1')} cmap=- fmap=a1 : bool[a0,a1]", "column")
+        own = ["a0", "a1", "a3"]
+        m = op(f"mul {m} {there} : bool[a0,a1,a3]", "C_frag")
       m = op(f"cast {m} : f32[{','.join(sorted(own))}]", "C_frag")
-      if self.mask == "bool":
+      if self.truth:
         none, low = op("const[0] : f32[]", "uniform"), op("const[-65504] : f32[]", "uniform")
         m = op(f"select {m} {none} {low} : f32[{','.join(sorted(own))}]", "C_frag")
       s = op(f"add {m} {s} : f32[{at}]", "C_frag")
@@ -103,8 +123,11 @@ class Case:
     y = op(f"acc_scaled {y} {f} : f32[a0,a3,a4,a5,a6]", "C_frag", "post")
     y = op(f"div {y} {total} : f32[a0,a3,a4,a5,a6]", "C_frag", "post")
     y = op(f"cast {y} : f16[a0,a3,a4,a5,a6]", "C_frag", "post")
-    kind = "bool" if self.mask == "bool" else "f16"
-    mask = f"tensor i3 {kind}[{self.mask_axes}] input\n" if self.mask else ""
+    kind, role = "bool" if self.truth else "f16", "input"
+    if self.constant:
+      role = f"weight seen a1:a3 {self.constant}"
+    mask = f"tensor i3 {kind}[{self.mask_axes}] {role}\n" if self.mask else ""
+    mask += "tensor i4 bool[a0,a1] input\n" if self.mask == "exported" else ""
     text = (
       "ugraph 1\ntensor i0 f16[a0,a3,a5,a6,a2] input\ntensor i1 f16[a0,a1,a5,a2] input\n"
       f"tensor i2 f16[a0,a1,a5,a4] input\n{mask}tensor o0 f16[a0,a3,a5,a6,a4] output\n"
@@ -126,8 +149,13 @@ class Case:
     found = {n: rng.standard_normal([e[a] for a in s.split()]).astype(np.float16) for n, s in shapes.items()}
     if self.mask:
       shape = [e[a] for a in self.mask_axes.split(",")]
-      seen = np.tri(*shape, dtype=bool) if self.mask == "causal" else rng.random(shape) < 0.9
-      found["i3"] = seen if self.mask == "bool" else np.where(seen, 0, -65504).astype(np.float16)
+      seen = np.tri(*shape, dtype=bool) if self.constant else rng.random(shape) < 0.9
+      if self.mask == "window":
+        seen &= ~np.tri(*shape, -(self.keys // 4), dtype=bool)
+      found["i3"] = seen if self.truth else np.where(seen, 0, -65504).astype(np.float16)
+    if self.mask == "exported":
+      # The first sample begins with keys that are not there: its first queries see nothing.
+      found["i4"] = np.arange(self.keys)[None, :] >= np.where(np.arange(self.batch) == 0, 70, 0)[:, None]
     return found
 
 
@@ -138,6 +166,9 @@ CASES = {
   "8x12x512x64": Case(8, 12, 1, 512, 512, 64),
   "32/8x2048x128 causal": Case(1, 8, 4, 2048, 2048, 128, "causal"),
   "32/8x2048x128": Case(1, 8, 4, 2048, 2048, 128),
+  "2x12x1024x64 exported": Case(2, 12, 1, 1024, 1024, 64, "exported"),
+  "32/8x2048x128 window": Case(1, 8, 4, 2048, 2048, 128, "window"),
+  "2x12x1024x64 causal": Case(2, 12, 1, 1024, 1024, 64, "causal"),
   "16x8192x64": Case(1, 16, 1, 8192, 8192, 64),
   "1x12x197x64": Case(1, 12, 1, 197, 197, 64),
   "16x12x197x64": Case(16, 12, 1, 197, 197, 64),
@@ -148,6 +179,9 @@ SMALL = {
   "bool": Case(1, 2, 1, 77, 208, 64, "bool"),
   "keys": Case(2, 1, 1, 64, 192, 64, "keys"),
   "causal": Case(1, 1, 2, 130, 130, 128, "causal"),
+  "causal64": Case(2, 1, 1, 400, 400, 64, "causal"),
+  "window": Case(1, 2, 1, 700, 700, 64, "window"),
+  "exported": Case(2, 1, 1, 330, 330, 64, "exported"),
   "none": Case(1, 1, 2, 200, 500, 64),
 }
 MOST_WRONG = 4e-3
@@ -187,8 +221,9 @@ def oracle(xp, case, given):
     for h in range(case.kv_heads):
       s = xp.einsum("qgd,kd->gqk", q[b, :, h], k[b, :, h]) * case.depth**-0.5
       if mask is not None:
-        m = mask[b] if case.mask != "causal" else mask
-        s = s + (xp.where(m, 0.0, -65504.0) if case.mask == "bool" else m)
+        m = mask if case.constant else mask[b]
+        m = m & given["i4"][b] if case.mask == "exported" else m
+        s = s + (xp.where(m, 0.0, -65504.0) if case.truth else m)
       p = xp.exp(s - xp.amax(s, -1)[..., None])
       found[b, :, h] = xp.einsum("gqk,kd->qgd", p / p.sum(-1)[..., None], v[b, :, h])
   return found
@@ -205,6 +240,10 @@ def peers(torch, case, given):
   more = {"enable_gqa": True} if case.group > 1 else {}
   if case.mask == "causal":
     more["is_causal"] = True
+  elif case.mask == "window":
+    more["attn_mask"] = given["i3"][None, None]
+  elif case.mask == "exported":
+    more["attn_mask"] = (given["i3"] & given["i4"][:, None])[:, None]
   elif case.mask:
     m = given["i3"]
     more["attn_mask"] = m[:, None] if m.dim() == 3 else m[:, None, None]

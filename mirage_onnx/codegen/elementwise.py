@@ -7,12 +7,14 @@ import numpy as np
 
 from mirage_onnx.codegen.loads import rounded
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL
+from mirage_onnx.ir.functions import ELEMENTWISE, IRRATIONAL, TIMES_NORMAL
 from mirage_onnx.ir.ugraph import BlockOp
 from mirage_onnx.lower.constant import RunCount, constant
 
 #: Operation -> its expression of operands.
-_EXPRESSIONS = {op: f.cuda for op, f in ELEMENTWISE.items()} | {"cast": "{0}"}
+_EXPRESSIONS = {op: f.cuda for op, f in ELEMENTWISE.items()} | {
+  "cast": "{0}", TIMES_NORMAL: f"{TIMES_NORMAL}({{0}})",
+}  # fmt: skip
 
 #: The largest integer exponent that becomes multiplications.
 _LARGEST_POWER = 32

@@ -26,15 +26,17 @@ def block_index(grid: Grid, dim: int) -> str:
   return f"{index} / {grid.cluster}" if dim == 0 and grid.cluster > 1 else index
 
 
-def declare_firsts(grid: Grid, writer: Writer, tile: str = "") -> None:
+def declare_firsts(grid: Grid, writer: Writer, tile: str = "", backwards: str = "") -> None:
   """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split.
 
-  ``tile``: the number of a block, if this one does the work of several.
+  ``tile``: the number of a block, if this one does the work of several; ``backwards``: an axis of which
+  the first block has the last tile.
   """
   for at in grid.axes:
     if at.split and at.dim is not None:
       index = _shared_x(grid, at, writer) or block_index(grid, at.dim)
       index = parts_of(tile, grid.launch[::-1])[2 - at.dim] if tile else index
+      index = f"({at.blocks - 1} - {index})" if at.axis == backwards else index
       scaled = index if at.tile == 1 else f"{index} * {at.tile}"
       writer.line(f"const int {first_of(at)} = {scaled};")
 

@@ -62,7 +62,7 @@ _PLACES = {
 #: A collective -> the widest disagreement that a condition around it may have.
 COLLECTIVES: dict[str, Spread] = {
   **dict.fromkeys(("cluster_arrive", "cluster_wait", "cluster_sync"), Spread.CLUSTER),
-  **dict.fromkeys(("sync_block", "block_reduce"), Spread.BLOCK),
+  **dict.fromkeys(("sync_block", "sync_any", "block_reduce"), Spread.BLOCK),
   **dict.fromkeys(
     ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait"), Spread.BLOCK,  # of a warpgroup, really
   ),
@@ -140,6 +140,8 @@ def _parted(line: str) -> tuple[str, str, str, bool]:
 
 def _spread(expression: str, spreads: dict[str, Spread]) -> Spread:
   """Who agrees on the value of an expression; what was loaded from memory, nobody."""
+  if re.fullmatch(r"ptx::sync_any\(\w+\)", expression):
+    return Spread.BLOCK
   found = [spreads.get(name, Spread.CLUSTER) for name in re.findall(r"[A-Za-z_]\w*", expression)]
   found += [s for name, s in _PLACES.items() if f"ptx::{name}()" in expression]
   if re.search(r"\bload\w*<|ptx::(ld|dsmem_ld|shfl)", expression):

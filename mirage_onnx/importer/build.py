@@ -7,6 +7,7 @@ from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.graph import reads
 from mirage_onnx.importer.load import LoadedModel
 from mirage_onnx.importer.lower import holder, lower_node
+from mirage_onnx.importer.masks import bands
 from mirage_onnx.importer.symbols import Symbols
 from mirage_onnx.ir.program import Node, Program, Tensor
 
@@ -50,16 +51,18 @@ def import_model(loaded: LoadedModel) -> Program:
     if proto.op_type in ("Cast", "CastLike") and not node.barrier:
       casts[proto.output[0]] = proto.input[0]
     implied |= context.beyond
+  weights = frozenset((*values, *implied))
   return Program(
     inputs=tuple(i.name for i in graph.input if i.name not in inner),
     outputs=tuple(o.name for o in graph.output),
     nodes=tuple(nodes),
     tensors=named | implied,
-    weights=frozenset((*values, *implied)),
+    weights=weights,
     constants=constants.scalars,
     symbols=symbols.numbers,
     primes=symbols.names,
     repeats={loaded.node_names[i]: n for i, n in flat.repeats.items()} if flat else {},
+    bands=bands(nodes, named | implied, weights, constants.read),
   )
 
 

@@ -212,9 +212,13 @@ IRRATIONAL: dict[str, float] = {"pi": float(np.pi)}
 KEEPS_ZERO = frozenset({op for op, f in ELEMENTWISE.items() if f.keeps_zero} | {"cast"})
 
 
+#: x times the normal distribution, in no graph: the lowering makes it of several (``lower/near.py``).
+TIMES_NORMAL = "times_normal"
+
+
 def is_elementwise(op: str) -> bool:
   """Whether a block operation is one of these functions, or goes element by element as they do."""
-  return op in ELEMENTWISE or op in ("cast", "powr")
+  return op in ELEMENTWISE or op in ("cast", "powr", TIMES_NORMAL)
 
 
 def to_term(op: str, *args: Term) -> Term:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import prod
 
 from mirage_onnx.errors import Rejection
+from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.dtype import DType
 
 #: Names of tensors that hold 0, 1, 2, ...; no model's tensor has one by chance.
@@ -125,7 +126,8 @@ class Program:
   ``constants``: the scalar ones among them, and Constant nodes, by exact value.
   ``symbols``: the number that stands for a name of a dimension in the shapes of steps, a prime of
   its own (``primes``) or a product of those. ``repeats``: how often nodes in the body of a Loop or a
-  Scan are run, where that is known and more than once.
+  Scan are run, where that is known and more than once. ``bands``: of weights that hide all but a band, whose
+  axes are the numbers of two dimensions.
   """
 
   inputs: tuple[str, ...]
@@ -137,6 +139,7 @@ class Program:
   symbols: Mapping[str, int] = field(default_factory=dict)
   primes: Mapping[int, str] = field(default_factory=dict)
   repeats: Mapping[str, int] = field(default_factory=dict)
+  bands: Mapping[str, Band] = field(default_factory=dict)
 
   def numbers(self, name: str) -> tuple[int, ...] | None:
     """The shape of a tensor as steps have it; None where it is not known."""

@@ -17,6 +17,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.dtype import DType, unpacked
 from mirage_onnx.ir.program import Constant, Step, Tensor
 from mirage_onnx.ir.runtime_extent import Monomial
@@ -34,7 +35,8 @@ class RegionTensor:
   ``tensor``: the axes of which it holds all or a part, slowest first. A dimension that a reshape
   splits holds several; adjacent dimensions that always go together are one axis, which all of
   them hold. An array of this tensor over other extents has all of an axis in the last of them.
-  ``picks``: which of ``Region.picks`` says what rows of a view's source it has.
+  ``picks``: which of ``Region.picks`` says what rows of a view's source it has. ``band``: outside of which
+  a weight hides everything.
   """
 
   name: str
@@ -45,6 +47,7 @@ class RegionTensor:
   dims: tuple[tuple[str, ...], ...] = ()
   view: View | None = None
   picks: str = ""
+  band: Band | None = None
 
   @property
   def source(self) -> Tensor:
@@ -192,7 +195,7 @@ class Region:
 def _notes(i: RegionTensor) -> str:
   """What two inputs over equal axes may still differ in, as words."""
   split = " split" if i.is_weight and i.splits_dims else ""
-  return f"{' weight' if i.is_weight else ''}{split}"
+  return f"{' weight' if i.is_weight else ''}{split}{f' seen {i.band.text}' if i.band else ''}"
 
 
 def _windows(x: RegionTensor) -> str:

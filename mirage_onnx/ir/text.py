@@ -21,6 +21,7 @@ elements of a3 from the number on that i2 holds do not matter (``<=``: those beh
 import re
 from fractions import Fraction
 
+from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, Save, UGraph
 from mirage_onnx.ir.view import Window
@@ -70,6 +71,8 @@ def print_tensor(t: KTensor) -> str:
     words.append(f"{','.join(w.axes)}{often}{part}")
   if t.limit:
     words.append(f"upto {t.limit[0]}{'<=' if t.limit[2] else '<'}{t.limit[1]}")
+  if t.band:
+    words.append(f"seen {t.band.text}")
   return " ".join(words)
 
 
@@ -79,7 +82,8 @@ def print_ugraph(graph: UGraph) -> str:
 
 
 _LIMIT = r"(?: upto ([^\s<]+)(<=?)([^\s=]\S*))?"
-_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+?))?" + _LIMIT)
+_BAND = r"(?: seen ([^\s:]+):([^\s:]+) (-?\d*)\.\.(-?\d*) else (\S+))?"
+_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+?))?" + _LIMIT + _BAND)
 _WINDOW = re.compile(r"([^@*]*)(?:\*([1-9]\d*))?(?:@(?:(\d+)|([^\d/][^/]*))/(\d+))?")
 _KERNEL = re.compile(r"kernel (\S+) grid=(\S*) cluster=(\S+) loop=(\S+)")
 _OP = re.compile(r"  %(\d+) = (\w+)(?:\[([^\]]*)\])?((?: [^:]+)?) : (\w+)\[([^\]]*)\] (\w+) (\w+)")
@@ -103,7 +107,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _parse_tensor(match: re.Match[str]) -> KTensor:
-  name, dtype, axes, role, places, axis, below, ends = match.groups()
+  name, dtype, axes, role, places, axis, below, ends, *seen = match.groups()
   windows = []
   for word in places.split(" ") if places else ():
     if (m := _WINDOW.fullmatch(word)) is None or not word:
@@ -111,7 +115,15 @@ def _parse_tensor(match: re.Match[str]) -> KTensor:
     start, full, often = int(m[3] or 0), int(m[5]) if m[5] else None, int(m[2] or 1)
     windows.append(Window(_split(m[1]), start, full, m[4] or "", often))
   limit = (axis, ends, int(below == "<=")) if axis else None
-  return KTensor(name, DType(dtype), _split(axes), role, tuple(windows), limit)
+  band = None
+  if seen[0]:
+    columns, rows, least, most, outside = seen
+    band = Band(rows, columns, _end(least), _end(most), _fraction(outside))
+  return KTensor(name, DType(dtype), _split(axes), role, tuple(windows), limit, band)
+
+
+def _end(text: str) -> int | None:
+  return int(text) if text else None
 
 
 def _parse_op(match: re.Match[str]) -> BlockOp:

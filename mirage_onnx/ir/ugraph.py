@@ -32,6 +32,7 @@ from enum import StrEnum
 from fractions import Fraction
 from math import prod
 
+from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.view import Window
 
@@ -101,6 +102,7 @@ class KTensor:
   contiguous. Kernels are given the address of all of it, and of what picks rows of it.
   ``limit``: an axis, a tensor, and a number: so many elements of the axis matter, and as many as the
   tensor says; the others may be taken to be zeros, which changes nothing that the kernels make.
+  ``band``: what the data of a constant say of two of its axes.
   """
 
   name: str
@@ -109,6 +111,7 @@ class KTensor:
   role: str
   windows: tuple[Window, ...] = ()
   limit: tuple[str, str, int] | None = None
+  band: Band | None = None
 
   @property
   def inner(self) -> str | None:
@@ -151,18 +154,15 @@ class KTensor:
     return tuple(a for w in self.windows or (Window(self.axes),) if w.full is None for a in w.axes)
 
   def renamed(self, name: str, axes: Mapping[str, str], tensors: Mapping[str, str] | None = None) -> KTensor:
-    """The same tensor with this name; axes that are not in ``axes`` keep theirs.
-
-    So does what picks rows of it, unless it is in ``tensors``.
-    """
+    """The same tensor with this name; axes, and what picks its rows, keep theirs if they get no other."""
     windows = tuple(
       replace(w, axes=_named(w.axes, axes), picks=(tensors or {}).get(w.picks, w.picks)) for w in self.windows
     )
     limit = self.limit
     if limit:
-      axis, by, more = limit
-      limit = axes.get(axis, axis), (tensors or {}).get(by, by), more
-    return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows, limit)
+      limit = axes.get(limit[0], limit[0]), (tensors or {}).get(limit[1], limit[1]), limit[2]
+    band = self.band.renamed(axes) if self.band else None
+    return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows, limit, band)
 
 
 @dataclass(frozen=True, slots=True)

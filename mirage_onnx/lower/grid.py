@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
@@ -85,6 +85,19 @@ class Grid:
       if blocks > most:
         raise RejectionError("LAYOUT", f"{blocks} blocks in a dimension of at most {most}")
     return grid
+
+  def with_slowest(self, axis: str) -> Grid:
+    """The same blocks in another order: those of one tile of an axis follow each other."""
+    last = max(a.dim for a in self.axes if a.dim is not None)
+    own = next(a.dim for a in self.axes if a.axis == axis)
+    assert own is not None
+
+    def moved(at: AxisTile) -> AxisTile:
+      if at.dim is None or at.dim < own:
+        return at
+      return replace(at, dim=last if at.axis == axis else at.dim - 1)
+
+    return replace(self, axes=tuple(map(moved, self.axes)))
 
   @property
   def launch(self) -> tuple[int, int, int]:

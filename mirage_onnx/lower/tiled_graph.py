@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, prod
 
@@ -17,12 +17,15 @@ from mirage_onnx.lower.issued import Issued
 from mirage_onnx.lower.live import most_live
 from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.near import with_near
 from mirage_onnx.lower.pieces import Pieces
 from mirage_onnx.lower.share import ways
 from mirage_onnx.lower.sizes import MOST_AT_RUNTIME
 from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.lower.standing import standing_blocks
+from mirage_onnx.lower.steps import Copy
 from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph, needed_values
+from mirage_onnx.lower.unseen import Unseen, unseen
 from mirage_onnx.lower.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
 from mirage_onnx.lower.widened import Widened, check_widened, widened_first, with_widened
 from mirage_onnx.target import Target
@@ -49,7 +52,8 @@ class TiledPlan:
 
   ``pieces``: what a block, a rank and an iteration have of each value; ``forms``: how values lie in
   registers; ``lowering``: what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in
-  order, with barriers, and the places of the tiles; ``issued``: loads that begin early.
+  order, with barriers, and the places of the tiles; ``issued``: loads that begin early. ``unseen``: what of
+  the loop need not be done, mostly.
   """
 
   pieces: Pieces
@@ -58,6 +62,7 @@ class TiledPlan:
   lowering: Lowered
   memory: MemoryPlan
   issued: Issued
+  unseen: Unseen | None = None
 
 
 def tiled_graph(
@@ -76,10 +81,28 @@ def tiled_graph(
   tiles = kernels * prod(grid.launch)
   blocks = standing_blocks(graph, extents, target, plan.lowering, plan.memory, live, tiles)
   pipeline = Pipeline(True, tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
+  if not blocks and kernels == 1 and (seen := _unseen(graph, plan)):
+    if None in (seen.band.least, seen.band.most):  # blocks with most to do are the first of all
+      grid = grid.with_slowest(seen.band.rows)
+    plan = replace(plan, unseen=seen, pieces=replace(plan.pieces, grid=grid))
   return ThreadGraph(
     graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, pipeline, plan.memory.size,
     live, standing=blocks, kernels=kernels,
   )  # fmt: skip
+
+
+def _unseen(graph: UGraph, plan: TiledPlan) -> Unseen | None:
+  """Iterations that change nothing, where the loop can do without: of a block for itself, by a ring."""
+  lowering, pieces = plan.lowering, plan.pieces
+  plain = not (lowering.under_way or lowering.widened or pieces.grid.tiles) and lowering.ranks == 1
+  behind = any(isinstance(s, Copy) and s.tile in plan.memory.early for s in plan.memory.graph.after)
+  ring = bool(lowering.ring) and 1 < lowering.stages < pieces.most_steps
+  if not (plain and ring) or behind:
+    return None
+  found = unseen(pieces.kernel, {t.name: t for t in graph.tensors})
+  if found is None or any(i not in lowering.forms for i in found.running):
+    return None
+  return found if pieces.grid.tile(found.band.rows, pieces.extents).dim is not None else None
 
 
 def _laid_out(
@@ -97,7 +120,7 @@ def _laid_out(
   widened: Mapping[int, Widened] = {}
   if instruction is WGMMA:
     kernel, widened = with_widened(graph, kernel)
-    kernel = widened_first(oriented(kernel, tensors), widened)
+    kernel = with_near(widened_first(oriented(kernel, tensors), widened), tensors)
   grid = Grid.of(kernel, params, extents, target)
   pieces = Pieces.of(kernel, params, extents, grid)
   assignment = Assignment.of(kernel, pieces, needed_values(kernel))

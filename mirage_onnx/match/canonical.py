@@ -4,13 +4,14 @@ Inputs and axes are coloured by how they are used (``colours.py``), commutative 
 in the order of colours, and names are given in the order of the first visit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
 from mirage_onnx.ir import term as t
+from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.factors import groups
 from mirage_onnx.ir.term import COMMUTATIVE, INPUT, Term, substitute
 from mirage_onnx.match.axes import NamedSteps, name_axes
@@ -92,6 +93,16 @@ def _check_repeated(
     often = "in a run" if any(map(program.is_symbolic, sizes)) else f"{sizes} times"
     reason = f"elements are repeated {often} inside, where no input or output varies"
     raise RejectionError("OP_FORM", reason, outputs)
+
+
+def _band(program: Program, name: str, dims: Sequence[tuple[str, ...]]) -> Band | None:
+  """Outside of which a weight hides everything, over the axes of its dimensions: one each."""
+  band = program.bands.get(name)
+  if band is None:
+    return None
+  own = {x: dims[int(x)] for x in (band.rows, band.columns)}
+  axes = {x: a[0] for x, a in own.items() if len(a) == 1 and [a] == [d for d in dims if a[0] in d]}
+  return band.renamed(axes) if len({*axes.values()}) == 2 else None
 
 
 def _uses(steps: tuple[Step, ...], name: str) -> bool:
@@ -182,6 +193,7 @@ def _rename(
     made = RegionTensor(
       name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in weights, dims, view,
       picks[view.picks] if view and view.picks else "",
+      _band(program, x, dims) if x in weights and view is None else None,
     )  # fmt: skip
     held = [a for w in made.windows for a in w.axes]
     if any(w.repeat > 1 and len(w.axes) != 1 for w in made.windows):

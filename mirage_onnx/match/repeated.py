@@ -135,7 +135,7 @@ class RegionMaker:
     program = self._program
     tensor, constant = program.tensors.get(name), program.constants.get(name)
     shown = (tensor.dtype, tensor.shape) if tensor else None
-    return shown, name in program.weights, constant and _value(constant)
+    return shown, name in program.weights, constant and _value(constant), program.bands.get(name)
 
   def _copy(
     self,

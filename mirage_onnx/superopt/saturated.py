@@ -70,7 +70,7 @@ class Saturated:
     if all(map(self._is_turned, parts)):  # what they are parts of is stored once
       axes = (axes[1], axes[0])
     role = "weight" if source.is_weight else "input"
-    return KTensor(name, source.dtype, axes, role, in_order(source.windows, axes))
+    return KTensor(name, source.dtype, axes, role, in_order(source.windows, axes), band=source.band)
 
   def _is_turned(self, i: RegionTensor) -> bool:
     """Whether a weight is better stored along the axis that a contraction runs over."""

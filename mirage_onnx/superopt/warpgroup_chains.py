@@ -17,6 +17,7 @@ from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Phase
 from mirage_onnx.lower.lowering import FEW_NAMED
+from mirage_onnx.lower.unseen import unseen
 from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, END_US, LEAST_ROWS
 from mirage_onnx.target import Target
 
@@ -68,7 +69,8 @@ def _time_us(
 ) -> float:  # fmt: skip
   tile = {**extents, **dict(zip(kernel.grid, params.tile, strict=True))}
   tile[kernel.loop or ""] = params.loop_tile
-  steps = ceil(extents[kernel.loop or ""] / params.loop_tile)
+  steps: float = ceil(extents[kernel.loop or ""] / params.loop_tile)
+  steps *= _seen_share(kernel, tensors, extents, tile, params) if steps > params.stages else 1
   blocks = prod(ceil(extents[a] / t) for a, t in zip(kernel.grid, params.tile, strict=True))
   groups = params.warps // WGMMA.warps
 
@@ -95,6 +97,18 @@ def _time_us(
   counts = [resident * groups] * full + [rest * groups] * (rest > 0)
   ends_us = BEGIN_US + END_US / 4 * ceil(own / resident)
   return target.launch_us + steps * sum(n * step_us(n) for n in counts) + ends_us
+
+
+def _seen_share(
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], tile: Mapping[str, int],
+  params: KernelParams,
+) -> float:  # fmt: skip
+  """The part of the steps that a block does on average, where a constant hides the others."""
+  found = unseen(kernel, tensors)
+  if found is None:
+    return 1.0
+  rows, columns = found.band.rows, found.band.columns
+  return found.share(extents[rows], extents[columns], tile[rows], params.loop_tile)
 
 
 def _resident(

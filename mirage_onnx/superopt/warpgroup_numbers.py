@@ -24,8 +24,9 @@ _ROWS, _PARTS, _STAGES, _CLUSTERS = (64, 128, 192, 256), (1, 2, 4), (3, 4, 5, 6)
 _MOST_ACCUMULATORS, _MOST_WARPS = 128, 16
 #: Elements of a tile times the warpgroups that share out its columns or depth: beyond, one is enough.
 _MOST_SHARED = 128 * 256 * 2
-#: Registers of a thread beside its accumulators.
-OTHER_REGISTERS = 64
+#: Registers of a thread beside its accumulators, with fewer of which kernels spill that do more than
+#: multiply; the most that one has.
+OTHER_REGISTERS, _MOST_REGISTERS = 64, 255
 #: Fitted: a multiprocessor's shared memory, what a rank reads of the others', all reads from L2.
 SMEM_BYTES_PER_US, DSMEM_BYTES_PER_US, L2_TBPS = 2.0e5, 3.45e4, 10.5
 #: Fitted: a trip to L2 under load, what a step takes besides, until the first products of a block, and
@@ -102,6 +103,7 @@ def _points(
     steps = ceil(ceil(depth / cluster) / loop_tile)
     accumulators = shape.products * rows * columns // (32 * warps)
     fits = accumulators <= _MOST_ACCUMULATORS and warps <= _MOST_WARPS
+    fits &= accumulators + OTHER_REGISTERS <= min(_MOST_REGISTERS, target.registers_per_sm // (32 * warps))
     fits &= rows <= extents[shape.rows] and rows * columns * parts <= _MOST_SHARED
     fits &= columns <= extents[shape.columns] and stages <= max(3, steps) and steps > 1
     if fits and _smem_bytes(shape, rows, columns, loop_tile, stages) <= target.smem_bytes:

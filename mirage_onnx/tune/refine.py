@@ -161,12 +161,17 @@ def _steps(a: KernelParams, b: KernelParams) -> float:
 def of_warpgroups(
   region: Region, candidates: Sequence[Candidate], target: Target, count: int
 ) -> list[Candidate]:
-  """Of every µGraph of ``candidates`` the best other numbers with wgmma, then the second best, ..."""
+  """Of every µGraph of ``candidates`` the best other numbers with wgmma, then the second best, ...
+
+  None of a µGraph that is far slower than the best by what is predicted.
+  """
   graphs = list({c.ugraph: c for c in reversed(candidates)}.values())[::-1]
   known = {(c.ugraph, c.params) for c in candidates}
   own = [
     [f for f in by_warpgroups(region, c, target, count) if (f.ugraph, f.params) not in known] for c in graphs
   ]
+  least = min((f.predicted_us for found in own for f in found), default=0.0)
+  own = [[f for f in found if f.predicted_us <= FAR * least] for found in own]
   most = max(map(len, own), default=0)
   return [found[n] for n in range(most) for found in own if n < len(found)][:count]
 

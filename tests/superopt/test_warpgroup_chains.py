@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from banded import banded_text
 from golden_texts import PROGRAMS
 
 from mirage_onnx.codegen.emit import emit_kernel
@@ -72,3 +73,13 @@ def test_weights_beside_one_vector():
   """Two products with rows of weights, but no columns: their time is memory's, and no wgmma is for them."""
   assert rows_of(parse_ugraph(GATED).kernels[0], {"a0": 4096, "a1": 14336}) == "a1"
   assert points(GATED, a0=4096, a1=14336)[1] == ()
+
+
+def test_what_a_constant_hides_takes_no_time():
+  causal, sizes = banded_text("..0 else 0"), {"a1": 2048, "a3": 2048}
+  window = causal.replace("..0 else", "-255..0 else")
+  plain = causal.replace(" seen a1:a3 ..0 else 0", "")
+  whole, half, tenth = ({p: us for us, p in points(x, **sizes)[1]} for x in (plain, causal, window))
+  assert whole.keys() == half.keys() == tenth.keys() != set()
+  for p, us in whole.items():
+    assert 0.45 * us < half[p] < 0.75 * us and tenth[p] < 0.4 * us

@@ -7,7 +7,7 @@ import pytest
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
-from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
+from mirage_onnx.superopt.warpgroup_numbers import OTHER_REGISTERS, warpgroup_points
 from mirage_onnx.target import H100
 
 #: As the search finds it: operand A is the weight, the layouts are those of a streaming kernel.
@@ -53,6 +53,13 @@ def test_the_code_generator_takes_them(sizes):
     except RejectionError as error:
       refused.append(error.rejection)
   assert refused == []
+
+
+def test_accumulators_leave_registers_for_what_follows():
+  """A thread of 16 warps has 128: with 96 accumulators the error function of results spills."""
+  for _, p in points(a2=4096)[1]:
+    accumulators = p.tile[0] * p.tile[1] // (32 * p.warps)
+    assert accumulators + OTHER_REGISTERS <= min(255, H100.registers_per_sm // (32 * p.warps))
 
 
 def test_the_best_few():

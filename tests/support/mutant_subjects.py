@@ -5,7 +5,9 @@ largest element of a row is its last.
 """
 
 import numpy as np
+from banded import banded, banded_text
 from mutant_run import Subject
+from tiled_kernels import drawn_mask
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import compile_kernels
@@ -76,6 +78,7 @@ BESIDE = {
   "product across": by_wgmma(ACROSS, 64, 64, warps=4, stages=3, a0=64, a1=328, a2=64),
   "product of a norm": by_wgmma(NORM, 64, 64, warps=4, stages=3, a0=77, a1=328, a2=64),
   "two products": attention(64, 64, 3, a1=376, a3=77),
+  "two products of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a0=1, a1=264, a3=200),
 }
 #: What goes wrong beside the threads only, and in the ring; masks are made twice there (rows that are not
 #: there are zeros, too), so of those most mutants would be no mistakes.
@@ -83,7 +86,7 @@ BESIDE_KINDS = (
   "product wait gone", "product waits for less", "product fence gone", "product commit gone", "product depth",
   "product dropped", "depth across", "swizzle", "another row of a tile", "another stage", "copies ahead",
   "fence gone", "copy wait gone", "copy waits for less", "commit gone", "block barrier gone",
-  "place in a tile",
+  "place in a tile", "vote gone", "floor", "seen", "turn", "factors taken for 1",
 )  # fmt: skip
 
 
@@ -94,6 +97,9 @@ def beside():
     tensors = {
       t.name: rng.standard_normal([every[a] for a in t.axes]).astype(t.dtype.numpy) for t in graph.tensors
     }
+    for t in graph.tensors:
+      if t.band:
+        tensors[t.name] = drawn_mask(t, every, rng)
     drawn = [t for t in graph.tensors if t.role in ("input", "weight")]
     inputs = {t.name: NamedArray(tensors[t.name].astype(np.float64)[None], t.axes) for t in drawn}
     found = interpret_ugraph(Rounded(), graph, case.params, case.extents, inputs)

@@ -90,6 +90,14 @@ KINDS = (
   Kind("another row of a tile", r"(?<=wgmma_tile\()s\w+", lambda m: (f"{m[0]} + 512",)),
   Kind("another stage", r"(?<= \+ )step(?= % \d)", lambda m: ("(step + 1)",)),
   Kind("copies ahead", r"ahead = step \+ (?P<n>\d+)", _number("n", 1, -1)),
+  # iterations that are left out, products that are
+  Kind("vote gone", r"ptx::sync_any\(low\)", lambda m: ("false",)),
+  Kind("floor", r">= -\d+\.0f\)", lambda m: (">= -1e9f)",)),
+  Kind("seen", r"const int (?P<what>seen|sees) = .*;",
+       lambda m: (m[0].replace(";", " - 1;" if m["what"] == "seen" else " + 64;"),)),
+  Kind("turn", r"(?<=first = )to(?=;)|(?<=steps = )all(?=;)|(?<=\) turns = )\d(?=;)",
+       lambda m: ({"to": "to + 1", "all": "all - 1"}.get(m[0], "1"),)),
+  Kind("factors taken for 1", r"ptx::all\(same\d+\)", lambda m: ("true",)),
   Kind("grid wait gone", r"ptx::grid_wait\(\);", _gone),
   Kind("release gone", r"AcqRel", _other("Relaxed")),
   # who does what

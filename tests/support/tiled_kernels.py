@@ -120,6 +120,17 @@ def tiled_source(graph, kernel, params, extents, target=H200):
   return text_of(tiled_graph(graph, kernel, params, extents, target), target, kernel)
 
 
+def drawn_mask(tensor, extents, rng):
+  """Nine of ten elements of its band; every eleventh row sees nothing."""
+  rows, columns = (extents[a] for a in tensor.axes)
+  distance = np.arange(columns)[None, :] - np.arange(rows)[:, None]
+  seen = tensor.band.covers(distance) & (rng.random((rows, columns)) < 0.9)
+  seen[3::11] = False
+  if tensor.dtype is DType.BOOL:
+    return seen
+  return np.where(seen, rng.standard_normal(seen.shape), float(tensor.band.outside))
+
+
 def near(cases, bound=2e-3, seed=7):
   """In the emulator, of the interpreter."""
   found = errors(cases, seed)
@@ -144,6 +155,7 @@ def errors(cases, seed):
       if t.role in ("input", "weight"):
         drawn = rng.standard_normal(shape)
         drawn = drawn > 0 if t.dtype is DType.BOOL else drawn
+        drawn = drawn_mask(t, extents, rng) if t.band else drawn
         tensors[t.name] = np.asarray(drawn).astype(t.dtype.numpy)
         inputs[t.name] = NamedArray(tensors[t.name].astype(np.float64)[None], t.axes)
       else:

@@ -16,6 +16,8 @@ PTX_DEVICE unsigned shared(const void* p) {
 // ---- threads of the block -------------------------------------------------------------------
 
 PTX_DEVICE void sync_block() { __syncthreads(); }
+// The same, and whether any thread of the block says so.
+PTX_DEVICE bool sync_any(bool says) { return __syncthreads_or(says) != 0; }
 PTX_DEVICE void sync_warp() { __syncwarp(0xffffffffu); }
 // Barrier `id` (0 is sync_block's) of `threads` threads, a multiple of 32: whole warps wait for the
 // others, or only arrive and go on.

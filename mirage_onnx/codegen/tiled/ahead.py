@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText, storage
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled import memory_text
@@ -30,12 +31,13 @@ from mirage_onnx.lower.steps import Copy
 
 @dataclass(slots=True)
 class AheadWriter:
-  """Writes what begins early."""
+  """Writes what begins early; ``first``: the step with which the loop begins."""
 
   values: ValueWriter
   lowering: Lowered
   pieces: PiecesText
   memory: MemoryPlan
+  first: str = "0"
 
   @property
   def writer(self) -> Writer:
@@ -73,8 +75,10 @@ class AheadWriter:
     for stage in range(self._stages):
       if stage:
         self.writer.line(commit)
-      with self.writer.block(f"if ({stage} < steps)"):
-        self._copies(str(stage), str(stage))
+      at = total(self.first, str(stage))
+      slot = at if self.first == "0" else f"({at}) % {self.lowering.stages}"
+      with self.writer.block(f"if ({at} < steps)"):
+        self._copies(f"({at})" if " " in at else at, slot)
     if self._stages and self._apart:
       self.writer.line(commit)
     for step in self._behind:

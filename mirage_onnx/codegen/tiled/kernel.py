@@ -13,6 +13,7 @@ from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
+from mirage_onnx.codegen.tiled.turns_text import TurnsText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup_text import (
   PinningWriter,
@@ -40,6 +41,8 @@ def emit_tiled(
       RejectionError: LAYOUT, they are not alike.
   """
   graph, params, extents, pieces = threads.graph, threads.params, threads.extents, PiecesText(plan.pieces)
+  if plan.unseen and plan.unseen.band.most is not None:
+    pieces.backwards = plan.unseen.band.rows  # blocks with most to do first
   one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch))
   writer = Writer()
   values = ValueWriter(graph, plan.lowering, pieces, writer)
@@ -88,15 +91,25 @@ class _Emitter:
     writer, threads, steps = self.writer, self.threads, self.threads.steps
     ahead = AheadWriter(self.values, self.plan.lowering, self.pieces, self.plan.memory)
     loop = threads.kernel.loop is not None and bool(steps.body)
-    if loop:
+    turns = TurnsText(self.values, self.pieces, self.plan.unseen) if self.plan.unseen else None
+    if turns:
+      turns.declare()
+      ahead.first = self.values.first = "first"
+    elif loop:
       writer.line(f"const int steps = {self.pieces.steps};")
     self._all(steps.before, ahead)
     if self.threads.standing:
       self._tiles(ahead)
       return
-    if loop:
-      ahead.begin()
-    self._loop(ahead, loop)
+    if turns:
+      self._begin_states()
+      with turns.around():
+        ahead.begin()
+        self._iterate(ahead)
+    else:
+      if loop:
+        ahead.begin()
+      self._loop(ahead, loop)
     self._all(steps.after, ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
@@ -104,22 +117,28 @@ class _Emitter:
 
   def _loop(self, ahead: AheadWriter, loop: bool) -> None:
     """All iterations, with what begins in front of them and what they leave under way."""
-    writer, threads = self.writer, self.threads
+    self._begin_states()
+    if loop:
+      self._iterate(ahead)
+
+  def _begin_states(self) -> None:
     issue(self.values, self.plan.issued.after)
     for index in self.plan.lowering.states:
       begin_state(self.values, index)
     for index in self.plan.lowering.widened:
-      widened_text(self.values, index).begin(writer)
-    if loop:
-      begin_late(self.values)
-      writer.line("#pragma unroll 1")
-      with writer.block("for (int step = 0; step < steps; ++step)"):
-        self.pieces.declare_step(writer, "step")
-        issue(self.values, self.plan.issued.body)
-        self._all(threads.steps.body, ahead)
-        if products := self.plan.lowering.under_way:
-          writer.line(f"ptx::wgmma_wait<{len(products)}>();")
-      self._complete()
+      widened_text(self.values, index).begin(self.writer)
+
+  def _iterate(self, ahead: AheadWriter) -> None:
+    writer = self.writer
+    begin_late(self.values)
+    writer.line("#pragma unroll 1")
+    with writer.block(f"for (int step = {self.values.first}; step < steps; ++step)"):
+      self.pieces.declare_step(writer, "step")
+      issue(self.values, self.plan.issued.body)
+      self._all(self.threads.steps.body, ahead)
+      if products := self.plan.lowering.under_way:
+        writer.line(f"ptx::wgmma_wait<{len(products)}>();")
+    self._complete()
 
   def _tiles(self, ahead: AheadWriter) -> None:
     """One tile after the other; the first copies of the next are under way while one is finished."""

@@ -19,6 +19,8 @@ class PiecesText:
   cut: Pieces
   #: Tensor -> the axis along which it ends early, and the variable that says where.
   ends: dict[str, tuple[str, str]] = field(default_factory=dict)
+  #: The axis of which the first block has the last tile.
+  backwards: str = ""
 
   @property
   def extents(self) -> Mapping[str, int]:
@@ -53,7 +55,7 @@ class PiecesText:
 
   def declare(self, writer: Writer, tile: str = "") -> None:
     """``first_`` and ``size_`` of what does not move with the loop; ``tile``: see ``declare_firsts``."""
-    declare_firsts(self.cut.grid, writer, tile)
+    declare_firsts(self.cut.grid, writer, tile, self.backwards)
     for (axis, levels), piece in sorted(self.cut.used.items()):
       if levels == GRID and not piece.exact:
         left = total(str(count(self.extents, axis)), f"-{self.first(piece)}").replace("+ -", "- ")

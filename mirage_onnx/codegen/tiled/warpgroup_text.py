@@ -78,7 +78,9 @@ def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
   if behind:
     # The late one of the iteration before goes beside what is done with these results.
     stages = lowering.stages
-    issue_late(w, f"(step > 0 ? step + {stages - 1} : 0) % {stages}")
+    issue_late(
+      w, f"(step > {w.first} ? step + {stages - 1} : {'0' if w.first == '0' else 'step'}) % {stages}"
+    )
     line("ptx::wgmma_wait<1>();")
     line(f"ptx::wgmma_hold({accumulators});")
 

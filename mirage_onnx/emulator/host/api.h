@@ -124,6 +124,7 @@ EMU_HOST void store_remote(void* local, unsigned rank, T v) {
 // ---- synchronisation (barrier.h)
 
 void sync_block();
+bool sync_any(bool says);
 void sync_warp();
 void bar(int id, int threads, bool wait);
 void cluster_arrive();

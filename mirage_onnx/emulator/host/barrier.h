@@ -82,6 +82,18 @@ void sync_block() {
   block_barrier("sync_block", 0, cur->cta->threads, true);
 }
 
+// What a thread says stays until every thread has heard it: of three places in turn the next one is
+// emptied, which all have left that come here for the third time.
+bool sync_any(bool says) {
+  EMU_HERE();
+  const unsigned turn = cur->votes++ % 3;
+  bool* said = cur->cta->said;
+  said[(turn + 1) % 3] = false;
+  said[turn] |= says;
+  block_barrier("sync_any", 0, cur->cta->threads, true);
+  return said[turn];
+}
+
 void bar(int id, int threads, bool wait) {
   EMU_HERE();
   const char* what = wait ? "bar_sync" : "bar_arrive";

@@ -82,6 +82,7 @@ static void start_clocks() {
     f->loads = f->stores = nullptr;
     f->load_group = f->store_group = 0;
     f->wgmma_fenced = false;
+    f->votes = 0;
   }
   drop(start);
 }
@@ -116,6 +117,7 @@ static void start_cluster(const int* base) {
     c.block[2] = base[2];
     c.live = c.threads;
     for (BlockBarrier& b : c.barriers) b = BlockBarrier();
+    for (bool& said : c.said) said = false;
     for (Warp& w : c.warps) w.arrived = 0;
     for (Warpgroup& w : c.warpgroups) w = Warpgroup();
     for (Sync& s : c.warp_sync) s = Sync();

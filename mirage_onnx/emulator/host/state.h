@@ -69,6 +69,7 @@ struct Fiber {
   Copy* stores = nullptr;
   unsigned load_group = 0;
   unsigned store_group = 0;
+  unsigned votes = 0;  // how often it was at sync_any
   bool wgmma_fenced = false;  // since a warpgroup's registers were last its own
 };
 
@@ -125,6 +126,7 @@ struct Cta {
   Warpgroup warpgroups[8];
   Sync warp_sync[32];
   BlockBarrier barriers[16];
+  bool said[3] = {};  // at sync_any, in turn
   Mbarrier mbarriers[kBarriers];
   int mbarrier_count = 0;
   Sync exits;

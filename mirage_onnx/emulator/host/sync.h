@@ -11,6 +11,7 @@ using U64 = unsigned long long;
 // ---- threads of the block
 
 PTX_DEVICE void sync_block() { emu::sync_block(); }
+PTX_DEVICE bool sync_any(bool says) { return emu::sync_any(says); }
 PTX_DEVICE void sync_warp() { emu::sync_warp(); }
 PTX_DEVICE void bar_sync(int id, int threads) { emu::bar(id, threads, true); }
 PTX_DEVICE void bar_arrive(int id, int threads) { emu::bar(id, threads, false); }

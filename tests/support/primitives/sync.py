@@ -17,6 +17,12 @@ def _turns(width, first):
   return reference
 
 
+def _draw_any(rng):
+  """Rounds in which at most one thread of 96 says yes, and some in which all do."""
+  x = (rng.integers(0, 96, (40, 1)) == np.arange(96)) & (rng.random((40, 1)) < 0.5)
+  return {"x": (x | (rng.random((40, 1)) < 0.2)).astype(U32)}
+
+
 def _cluster(given):
   x = given["x"].reshape(3, 2, 64)
   z = np.broadcast_to(np.arange(2, dtype=U32)[None, :, None], x.shape)
@@ -86,6 +92,18 @@ CASES = (
   case(
     "sync_block", "sync_block", draw=random_words(128), reference=_turns(128, 32),
     outputs={"y": ((128,), U32)}, block=128, smem=512,
+  ),
+  # Votes one after the other, of one thread, of all and of none: each ends before the next begins.
+  case(
+    "sync_any", "sync_any", """  const int i = ptx::thread();
+  for (int r = 0; r < 40; ++r) {
+    const bool any = ptx::sync_any(x[r * 96 + i] != 0);
+    y[r * 96 + i] = any;
+  }
+""",
+    draw=_draw_any, outputs={"y": ((40, 96), U32)},
+    reference=lambda given: {"y": np.repeat(given["x"].any(1, keepdims=True), 96, 1).astype(U32)},
+    block=96,
   ),
   # Arrive, work that needs no barrier, wait. The second barrier keeps the memory alive.
   case(

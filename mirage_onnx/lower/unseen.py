@@ -1,0 +1,222 @@
+"""Iterations of a loop that change nothing, because a constant says that nothing is seen in them.
+
+A mask that no run can change (``KTensor.band``) hides all columns but a band of each row. What is made of
+a hidden element is followed through the operations of the loop, as the numbers between which it lies:
+
+    mask = 0             ->  select(mask, 0, -65504) = -65504      ->  score + that <= HIDDEN
+    largest of a tile    <=  HIDDEN, so the running maximum m stays, if it is at least ``floor``
+    exp(hidden - m)      =   0, so every sum and product with it adds 0, and exp(m before - m) = 1
+
+An iteration of which all elements are hidden then leaves every accumulator as it is, and need not be
+done. The proof has one condition, which the kernel asks of its own values: each row's maximum, behind the
+iterations in which something is seen, is at least ``floor``. Where one is not (a row that sees nothing is
+the mean of everything with masks that add -65504), the block does all other iterations, too.
+
+One thing is taken for granted of the numbers: a score beside which -65504 or less is added is finite, and not
+one of the four largest of f16 (from 65408 on). With one of those nothing would be hidden.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, isinf
+
+from mirage_onnx.ir.band import Band
+from mirage_onnx.ir.block_ops import MAXIMA, Kind, kind_of
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase
+
+#: Adding this or less hides a score, which is then at most ``HIDDEN``.
+HIDES, HIDDEN = -65504.0, -128.0
+#: exp of this or less is 0 beside 1, in whatever it is computed.
+_NOTHING = -100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+  """``band``: where something is seen; each row of the values ``running`` must be at least ``floor``."""
+
+  band: Band
+  running: tuple[int, ...]
+  floor: float
+
+  def ends(self, first: int, rows: int, columns: int) -> tuple[int, int]:
+    """The columns from and before which rows ``first`` and on see something, at least one of them."""
+    least, most = self.band.least, self.band.most
+    begin = 0 if least is None else min(max(first + least, 0), columns - 1)
+    end = columns if most is None else min(max(first + rows + most, 1), columns)
+    return begin, max(begin + 1, end)
+
+  def share(self, rows: int, columns: int, tile: int, step: int) -> float:
+    """The part of the iterations that blocks of so many rows do, of steps of so many columns."""
+    blocks = range(0, rows, tile)
+    found = 0
+    for first in blocks:
+      begin, end = self.ends(first, min(tile, rows - first), columns)
+      found += ceil(end / step) - begin // step
+    return found / (len(blocks) * ceil(columns / step))
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+  """What a hidden element is: from ``least`` to ``most``, and less the running maximum ``below``.
+
+  ``running``: it is that maximum itself, of the iteration or before it, which are the same.
+  """
+
+  least: float = -inf
+  most: float = inf
+  below: int | None = None
+  running: int | None = None
+
+  @property
+  def plain(self) -> bool:
+    return self.below is None and self.running is None
+
+  @property
+  def is_zero(self) -> bool:
+    return self.plain and self.least == self.most == 0.0
+
+
+_ANY, _TRUTH, _ZERO, _ONE = _Value(), _Value(0.0, 1.0), _Value(0.0, 0.0), _Value(1.0, 1.0)
+_Args = Sequence[_Value]
+
+
+def unseen(kernel: Kernel, tensors: Mapping[str, KTensor]) -> Unseen | None:
+  """What a constant of the kernel says of iterations that change nothing; None if they all may."""
+  if kernel.loop is None:
+    return None
+  for load in kernel.loads:
+    band = tensors[load.tensor].band
+    if band is None or load.fmap != kernel.loop or band.columns != kernel.loop:
+      continue
+    if band.rows in kernel.grid and (found := _Hidden(kernel, load, band).unseen()):
+      return found
+  return None
+
+
+class _Hidden:
+  """The values of a kernel where what ``mask`` loads is hidden."""
+
+  def __init__(self, kernel: Kernel, mask: BlockOp, band: Band) -> None:
+    self.kernel, self.mask, self.band = kernel, mask, band
+    self.floors: dict[int, float] = {}
+
+  def unseen(self) -> Unseen | None:
+    found: list[_Value] = []
+    for index, op in enumerate(self.kernel.ops):
+      value = self._value(index, op, [found[a] for a in op.args])
+      if value is None:
+        return None
+      found.append(value)
+    if not self.floors or any(self.kernel.ops[s.arg].phase is Phase.LOOP for s in self.kernel.saves):
+      return None
+    return Unseen(self.band, tuple(sorted(self.floors)), max(self.floors.values()))
+
+  def _value(self, index: int, op: BlockOp, args: _Args) -> _Value | None:
+    """What an operation makes; None where something that lives through the loop may change."""
+    match kind_of(op.op):
+      case None:
+        if op.op == "exp" and args[0].below is not None:
+          return self._exponential(args[0])
+        return _FUNCTIONS[op.op](args) if op.op in _FUNCTIONS else _ANY
+      case Kind.LOAD:
+        truth = op.dtype is DType.BOOL
+        if op is self.mask:
+          return _Value(0.0 if truth else -inf, float(self.band.outside))
+        return _TRUTH if truth else _ANY
+      case Kind.CONSTANT:
+        return _constant(op)
+      case Kind.POINTWISE:
+        return args[0] if op.op == "cast" else _ANY
+      case Kind.CONTRACTION:
+        return _ZERO if any(a.is_zero for a in args) else _ANY
+      case Kind.REDUCTION:
+        return args[0] if args[0].plain and (op.op in MAXIMA or args[0].is_zero) else _ANY
+      case Kind.ACCUMULATOR | Kind.RESCALED:
+        if op.op in MAXIMA:  # as a running maximum of the same, of which its row is asked
+          kept = any(self.kernel.ops[i].args == op.args for i in self.floors)
+        else:
+          kept = args[0].is_zero and all(f == _ONE for f in args[1:])
+        return _ANY if kept else None
+      case Kind.RUNNING:
+        if op.op not in MAXIMA or not args[0].plain or args[0].most > HIDDEN:
+          return None
+        self.floors[index] = args[0].most - _NOTHING
+        return _Value(0.0, 0.0, running=index)
+      case Kind.PREVIOUS:
+        return args[0]
+      case Kind.CLUSTER:
+        return _ANY
+
+  def _exponential(self, x: _Value) -> _Value:
+    """Of what is less than a maximum, which is nothing if that is high enough."""
+    assert x.below is not None
+    if x.most > HIDDEN:
+      return _ANY
+    self.floors[x.below] = max(self.floors[x.below], x.most - _NOTHING)
+    return _ZERO
+
+
+def _constant(op: BlockOp) -> _Value:
+  if op.op != "const" or op.value is None:
+    return _ANY
+  try:
+    number = float(op.value)
+  except (ValueError, OverflowError):
+    return _ANY
+  return _Value(number, number)
+
+
+def _sum(args: _Args) -> _Value:
+  x, y = sorted(args, key=lambda a: a.plain)
+  if not y.plain or x.running is not None:
+    return _ANY
+  if x.plain and min(x.most, y.most) <= HIDES and max(x.most, y.most) == inf:
+    return _Value(-inf, HIDDEN)
+  if max(x.most, y.most) == inf:
+    return _ANY
+  return _Value(x.least + y.least, x.most + y.most, x.below)
+
+
+def _difference(args: _Args) -> _Value:
+  x, y = args
+  if y.running is None:
+    return _ANY
+  if x.running == y.running:
+    return _ZERO
+  return _Value(x.least, x.most, y.running) if x.plain else _ANY
+
+
+def _product(args: _Args) -> _Value:
+  x, y = sorted(args, key=lambda a: a.plain)
+  if x.running is not None and y == _Value(-1.0, -1.0):
+    return _Value(0.0, 0.0, x.running)
+  if not x.plain or any(isinf(end) for end in (x.least, x.most, y.least, y.most)):
+    return _ANY
+  ends = sorted(a * b for a in (x.least, x.most) for b in (y.least, y.most))
+  return _Value(ends[0], ends[-1])
+
+
+def _choice(args: _Args) -> _Value:
+  c, x, y = args
+  if c.is_zero:
+    return y
+  if c == _ONE:
+    return x
+  return _Value(min(x.least, y.least), max(x.most, y.most)) if x.plain and y.plain else _ANY
+
+
+def _largest(args: _Args) -> _Value:
+  x, y = args
+  return _Value(max(x.least, y.least), max(x.most, y.most)) if x.plain and y.plain else _ANY
+
+
+#: What elementwise functions make; others may make anything.
+_FUNCTIONS: Mapping[str, Callable[[_Args], _Value]] = {
+  "add": _sum,
+  "sub": _difference,
+  "mul": _product,
+  "select": _choice,
+  "max": _largest,
+  "exp": lambda args: _ONE if args[0].is_zero else _ANY,
+}
