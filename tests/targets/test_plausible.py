@@ -50,7 +50,9 @@ def scored(region):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("program", SCORING)
+@pytest.mark.parametrize(
+  "program", [pytest.param(p, marks=[pytest.mark.slow] if p != SCORING[0] else []) for p in SCORING]
+)
 def test_scores_are_no_faster_than_the_peaks_and_near_them(program, name):
   region, candidate = chosen(program, name)
   target, us = TARGETS[name], candidate.predicted_us
