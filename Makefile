@@ -1,4 +1,4 @@
-# make build | demo | test | test-all | lint | docs | wheels | cross | clean
+# make build | demo | test | test-all | lint | docs | wheels | cross | versions | clean
 # Needs python3 >= 3.11 with venv, g++ and make; everything else comes from PyPI. PYTHON=... chooses
 # the interpreter.
 
@@ -15,7 +15,7 @@ JOBS ?= 2
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: build demo test test-all lint format golden docs wheels cross clean
+.PHONY: build demo test test-all lint format golden docs wheels cross versions clean
 .DELETE_ON_ERROR:
 
 build: $(DEPS) $(OPS) $(MODELS)
@@ -77,9 +77,13 @@ docs:
 wheels:
 	PYTHON=$(PYTHON) bash scripts/build_wheels.sh
 
-# The library for other systems, in build/cross.
-cross: wheels
+# The library for other systems, in build/cross, by GNU's cross compilers (scripts/cross_build.py names them).
+cross: build
 	$(BIN)/python scripts/cross_build.py
+
+# One model in many releases of onnxruntime.
+versions: build
+	$(BIN)/python scripts/ort_versions.py
 
 clean:
 	rm -rf build out $(MODELS)

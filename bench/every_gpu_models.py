@@ -49,7 +49,7 @@ from mirage_onnx.tune.emulated import EMULATED
 from mirage_onnx.verify.prover import prover
 
 #: Seconds of a partition, which is searched by one core, and of a region's search for an architecture.
-PARTITION_S, SEARCH_S = 80.0, 12.0
+PARTITION_S, SEARCH_S = 80.0, 4.0
 # There is time for more than before a kernel ships.
 emulated.MOST_WORK, emulated.TIMEOUT_S = 1 << 24, 60
 

@@ -1,29 +1,51 @@
-"""Builds the custom-op library for other systems, with the compiler of ziglang (PyPI), and looks at it.
+"""Builds the custom-op library for other systems, with GNU's cross compilers or zig's, and looks at it.
 
-    python scripts/cross_build.py [--zig PYTHON] [--out build/cross] [TARGET ...]
+    python scripts/cross_build.py [--with gnu|zig] [--zig PYTHON] [--out build/cross] [TARGET ...]
 
-``--zig``: a Python that has ziglang; default: that of ``scripts/build_wheels.sh``. What comes out has to be
-of the right machine and export what ONNX Runtime and Python ask for; it cannot be run here. Prints a row of
-docs/compatibility.md for each; exit 1 where one is wrong.
+``gnu`` (as in CI): Debian's g++-aarch64-linux-gnu and g++-mingw-w64-x86-64-posix, half a minute. ``zig``: the
+compiler of ziglang (PyPI), for glibc 2.28 on aarch64; ``--zig``: a Python that has it; default: that of
+``scripts/build_wheels.sh``. What comes out has to be of the right machine and export what ONNX Runtime and
+Python ask for. That for aarch64 runs in QEMU, if that is there (Debian's qemu-user): it has to say of the
+bundle of an optimized model, and of a GPU, what this machine's library says (``cross_try.cc``). Prints a row
+of docs/compatibility.md for each; exit 1 where one is wrong.
 """
 
 import argparse
+import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "cpp" / "ort_custom_ops"
-#: Zig's name of a target -> (file, the machine's number in its header, options of the linker).
+
+
+@dataclass(frozen=True)
+class Target:
+  """``machine``: its number in a library's header; ``options``: of the linker; ``gnu``: GNU's compiler.
+
+  ``static``: what it takes to need no other library of the compiler.
+  """
+
+  file: str
+  machine: int
+  zig: str
+  gnu: str
+  options: tuple[str, ...]
+  static: tuple[str, ...]
+
+
 TARGETS = {
-  "aarch64-linux-gnu.2.28": (
-    "libmirage_onnx_ops.so",
-    183,
-    ("-Wl,-z,nodelete", "-Wl,--no-undefined", "-ldl", "-lpthread"),
+  "aarch64-linux-gnu": Target(
+    "libmirage_onnx_ops.so", 183, "aarch64-linux-gnu.2.28", "aarch64-linux-gnu-g++",
+    ("-Wl,-z,nodelete", "-Wl,--no-undefined", "-ldl", "-lpthread"), ("-static-libstdc++", "-static-libgcc"),
   ),
-  "x86_64-windows-gnu": ("mirage_onnx_ops.dll", 0x8664, ()),
-}
+  "x86_64-windows-gnu": Target(
+    "mirage_onnx_ops.dll", 0x8664, "x86_64-windows-gnu", "x86_64-w64-mingw32-g++-posix", (), ("-static",)
+  ),
+}  # fmt: skip
 EXPORTS = (b"RegisterCustomOps", b"mirage_counters_json", b"mirage_counters_mark", b"mirage_hide_ops")
 
 
@@ -34,23 +56,28 @@ def sources():
   return [SOURCES / name for name in listed.split()]
 
 
-def build(zig, target, folder):
-  """The library, or what the compiler says."""
-  name, _, options = TARGETS[target]
-  made = folder / target / name
+def build(zig, name, folder):
+  """The library, or what the compiler says; ``zig``: its Python, None for GNU's compiler."""
+  target = TARGETS[name]
+  made = folder / name / target.file
   made.parent.mkdir(parents=True, exist_ok=True)
+  compiler = (
+    [str(zig), "-m", "ziglang", "c++", "-target", target.zig] if zig else [target.gnu, *target.static]
+  )
   command = [
-    str(zig), "-m", "ziglang", "c++", "-target", target, "-shared", "-fPIC", "-std=c++17", "-O2", "-Wall",
+    *compiler, "-shared", "-fPIC", "-std=c++17", "-O2", "-Wall",
     "-Wextra", "-Werror", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-s", "-o", str(made),
-    *map(str, sources()), *options,
+    *map(str, sources()), *target.options,
   ]  # fmt: skip
+  if shutil.which(command[0]) is None:
+    return made, f"there is no {command[0]}"
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   return made, "" if done.returncode == 0 else done.stderr.strip()[-600:]
 
 
 def wrong(data, target):
   """What a library is not, or ""."""
-  machine = TARGETS[target][1]
+  machine = TARGETS[target].machine
   if data[:4] == b"\x7fELF":
     found = struct.unpack_from("<H", data, 18)[0]
   elif data[:2] == b"MZ":
@@ -63,18 +90,48 @@ def wrong(data, target):
   return f"does not export {', '.join(missing)}" if missing else ""
 
 
+def ran(name, made, folder):
+  """What the library did in QEMU: (wrong, note); neither where that is not there, or there is none for it."""
+  if name != "aarch64-linux-gnu" or shutil.which("qemu-aarch64") is None:
+    return "", ""
+  import mirage_onnx
+  from mirage_onnx.custom_op.library import get_library_path
+  from mirage_onnx.rewrite.model import BUNDLE_NAME
+
+  model = mirage_onnx.optimize(ROOT / "models" / "rmsnorm_linear.onnx", target="h200,a100").model
+  bundle = folder / "bundle"
+  bundle.write_bytes(next(i.raw_data for i in model.graph.initializer if i.name == BUNDLE_NAME))
+  said = []
+  for compiler, runs, library in (
+    ("g++", (), get_library_path()),
+    (TARGETS[name].gnu, ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"), made),
+  ):
+    program = folder / f"try-{compiler}"
+    source = Path(__file__).with_name("cross_try.cc")
+    subprocess.run([compiler, "-std=c++17", "-O1", "-o", str(program), str(source), "-ldl"], check=True)
+    command = [*runs, str(program), str(library), str(bundle)]
+    said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+  here, there = said
+  return ("", ", says in QEMU of a bundle what this machine's says") if here == there else (there[-600:], "")
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--with", dest="compiler", choices=("gnu", "zig"), default="gnu")
   parser.add_argument("--zig", type=Path, default=ROOT / "build" / "wheel-tools" / "bin" / "python")
   parser.add_argument("--out", type=Path, default=ROOT / "build" / "cross")
   parser.add_argument("targets", nargs="*", default=list(TARGETS))
   options = parser.parse_args()
   bad = 0
   for target in options.targets:
-    made, said = build(options.zig, target, options.out)
-    said = said or wrong(made.read_bytes(), target)
+    made, said = build(options.zig if options.compiler == "zig" else None, target, options.out)
+    said, note = said or wrong(made.read_bytes(), target), ""
+    if not said:
+      said, note = ran(target, made, options.out)
     bad += bool(said)
-    print(f"| {target} | {said or f'{made.stat().st_size >> 10} KiB, exports what it has to'} |", flush=True)
+    print(
+      f"| {target} | {said or f'{made.stat().st_size >> 10} KiB, exports what it has to{note}'} |", flush=True
+    )
   return int(bad > 0)
 
 

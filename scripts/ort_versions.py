@@ -1,11 +1,12 @@
 """Loads one optimized model with many versions of onnxruntime (CPU packages), each in a process of its own.
 
-    python scripts/ort_versions.py [VERSION ...] [--folder FOLDER]
+    python scripts/ort_versions.py [VERSION ...] [--folder FOLDER] [--package onnxruntime-gpu]
 
 Every version is installed by itself (``pip install --target``, without what it needs: that is here). Of each:
 the library registers; a plain session, without it, gives the bits of the original; so does one in which it is
 registered (``mirage_onnx.register``); the kernels run in the emulator. The model has kernels for two targets,
 one in the function body of the other: on a GPU of either (a stand-in of the driver says so) its own are made.
+``--package``: another build, such as those for GPUs of CUDA 12 (until 1.26) and 13, in its CPU provider.
 Prints a row of docs/compatibility.md for each; exit 1 where one fails.
 """
 
@@ -20,13 +21,21 @@ ROOT = Path(__file__).resolve().parents[1]
 
 CHECK = """
 import sys
+from importlib import metadata
+if sys.argv[3] != "onnxruntime":  # that of this environment is not there: two would be a conflict
+  found = metadata.distribution
+  def without(name):
+    if name == "onnxruntime":
+      raise metadata.PackageNotFoundError(name)
+    return found(name)
+  metadata.distribution = without
 import numpy as np
 import mirage_onnx
 import onnxruntime as ort
 from mirage_onnx.custom_op.library import get_library_path, load_library
 from mirage_onnx.emulator.driver import Driver
 from mirage_onnx.target import get_targets
-original, made = sys.argv[1:]
+original, made = sys.argv[1:3]
 x = {"x": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float16)}
 cpu = ["CPUExecutionProvider"]
 options = ort.SessionOptions()
@@ -51,17 +60,17 @@ print(ort.__version__)
 """
 
 
-def check(version, folder, model, made):
+def check(version, folder, model, made, package="onnxruntime"):
   """What went wrong, or ''."""
   place = folder / version
   if not (place / "onnxruntime").is_dir():
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(place)]
-    done = subprocess.run([*command, f"onnxruntime=={version}"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, f"{package}=={version}"], capture_output=True, text=True, check=False)
     if done.returncode:
       return f"not installed: {_last(done.stderr)}"
   path = os.pathsep.join([str(place), str(ROOT), os.environ.get("PYTHONPATH", "")])
   done = subprocess.run(
-    [sys.executable, "-c", CHECK, str(model), str(made)],
+    [sys.executable, "-c", CHECK, str(model), str(made), package],
     env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
   )  # fmt: skip
   if done.returncode:
@@ -79,6 +88,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("versions", nargs="*", default=VERSIONS)
   parser.add_argument("--folder", type=Path, default=ROOT / "build" / "ort-versions")
+  parser.add_argument("--package", default="onnxruntime")
   options = parser.parse_args()
   options.folder.mkdir(parents=True, exist_ok=True)
   import mirage_onnx
@@ -87,7 +97,7 @@ def main():
   mirage_onnx.optimize(model, made, target="h200,a100")
   failed = 0
   for version in options.versions:
-    why = check(version, options.folder, model, made)
+    why = check(version, options.folder / options.package, model, made, options.package)
     failed += bool(why)
     print(f"| {version} | {why or 'all passed'} |", flush=True)
   return int(failed > 0)

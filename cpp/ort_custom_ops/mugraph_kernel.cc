@@ -106,13 +106,9 @@ ort::Status* MuGraphKernel::load(const ort::KernelInfo* info) {
 // device 0 only.
 std::string MuGraphKernel::find_device(cu::Device* out) const {
   const cu::Driver& driver = *registration_->driver;
-  if (registration_->mode == Mode::kHost) {
-    const cu::Result r = driver.DeviceGet(out, 0);
-    return r == cu::kSuccess ? "" : "cuDeviceGet failed: " + driver.describe(r);
-  }
-  if (const cu::Result r = driver.CtxGetDevice(out); r != cu::kSuccess) {
-    return "there is no current CUDA device: " + driver.describe(r);
-  }
+  const bool on_host = registration_->mode == Mode::kHost;
+  const cu::Result r = on_host ? driver.DeviceGet(out, 0) : driver.CtxGetDevice(out);
+  if (r != cu::kSuccess) return "there is no current CUDA device: " + driver.describe(r);
   int major = 0;
   int minor = 0;
   std::string why;

@@ -6,7 +6,7 @@ them, ``several.py``: one file for several. ``tables/NAME.json``: times of ONNX 
 Runtime fuses on any of them.
 """
 
-from mirage_onnx.targets.architectures import ARCHITECTURES, TOO_OLD, architecture_of
+from mirage_onnx.targets.architectures import ARCHITECTURES, TOO_OLD, Architecture, architecture_of
 from mirage_onnx.targets.measured import table_path
 from mirage_onnx.targets.names import get_target, of_size, suffixes_that_run, target_of_domain
 from mirage_onnx.targets.profile import Rated, Target
@@ -14,6 +14,6 @@ from mirage_onnx.targets.rows import H100, H200, TARGETS
 from mirage_onnx.targets.several import get_targets, joined
 
 __all__ = [
-  "ARCHITECTURES", "H100", "H200", "TARGETS", "TOO_OLD", "Rated", "Target", "architecture_of", "get_target",
-  "get_targets", "joined", "of_size", "suffixes_that_run", "table_path", "target_of_domain",
+  "ARCHITECTURES", "H100", "H200", "TARGETS", "TOO_OLD", "Architecture", "Rated", "Target", "architecture_of",
+  "get_target", "get_targets", "joined", "of_size", "suffixes_that_run", "table_path", "target_of_domain",
 ]  # fmt: skip

@@ -11,14 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import TARGETS, Target
-from mirage_onnx.targets import TOO_OLD, architecture_of, of_size
+from mirage_onnx.targets import TOO_OLD, Architecture, architecture_of, of_size
 
 if TYPE_CHECKING:
   from mirage_onnx.codegen.cubin import Cubin
@@ -53,6 +53,10 @@ def _driver() -> Any:
   return driver
 
 
+#: Attributes of a device that only some drivers tell.
+_MORE = ("MAX_REGISTERS_PER_MULTIPROCESSOR", "CLUSTER_LAUNCH", "L2_CACHE_SIZE", "CLOCK_RATE")
+
+
 def _ok(result: tuple[Any, ...]) -> Any:
   code, *values = result
   if int(code) != 0:
@@ -62,12 +66,19 @@ def _ok(result: tuple[Any, ...]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PresentGpu:
-  """What the driver says of a GPU; ``smem_bytes``: the most shared memory that a block can ask for."""
+  """What the driver says of a GPU; ``smem_bytes``: the most shared memory that a block can ask for.
+
+  ``registers``: of a multiprocessor; ``clock_mhz``: the highest one. 0 is what it does not say.
+  """
 
   name: str
   capability: tuple[int, int]
   multiprocessors: int
   smem_bytes: int
+  registers: int = 0
+  has_clusters: bool | None = None
+  l2_bytes: int = 0
+  clock_mhz: int = 0
 
   @property
   def target(self) -> Target | None:
@@ -79,9 +90,14 @@ class PresentGpu:
     if found := next((t for t in own if t.multiprocessors == self.multiprocessors), None):
       return found
     architecture = architecture_of(self.capability)
-    if architecture is None or self.smem_bytes < architecture.smem_bytes:
+    if architecture is None or self._lacks(architecture):
       return None
-    return of_size(architecture, self.multiprocessors)
+    found = of_size(architecture, self.multiprocessors)
+    return replace(
+      found,
+      l2_bytes=self.l2_bytes or found.l2_bytes,
+      cycles_per_us=float(self.clock_mhz) or found.cycles_per_us,
+    )
 
   @property
   def why_none(self) -> str:
@@ -89,7 +105,15 @@ class PresentGpu:
     architecture = architecture_of(self.capability)
     if architecture is None:
       return TOO_OLD if self.capability < (8, 0) else "an architecture without a row (docs/adding.md)"
-    return f"its blocks have {self.smem_bytes} bytes of shared memory, not {architecture.smem_bytes}"
+    return self._lacks(architecture)
+
+  def _lacks(self, architecture: Architecture) -> str:
+    """What kernels for its architecture need and it does not have, as one under a hypervisor may; or ""."""
+    if self.smem_bytes < architecture.smem_bytes:
+      return f"its blocks have {self.smem_bytes} bytes of shared memory, not {architecture.smem_bytes}"
+    if 0 < self.registers < architecture.registers_per_sm:
+      return f"its multiprocessors have {self.registers} registers, not {architecture.registers_per_sm}"
+    return "it has no clusters" if architecture.has_clusters and self.has_clusters is False else ""
 
   def __str__(self) -> str:
     major, minor = self.capability
@@ -123,8 +147,27 @@ def _facts(d: Any, found: tuple[Any, ...]) -> PresentGpu:
       attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
     )
   )
+  more = {a: _said(d, device, f"CU_DEVICE_ATTRIBUTE_{a}") for a in _MORE}
+  clusters = more["CLUSTER_LAUNCH"]
   name = _ok(d.cuDeviceGetName(256, device)).split(b"\0")[0].decode(errors="replace").strip()
-  return PresentGpu(name, (major, minor), processors, smem)
+  return PresentGpu(
+    name,
+    (major, minor),
+    processors,
+    smem,
+    more["MAX_REGISTERS_PER_MULTIPROCESSOR"] or 0,
+    None if clusters is None else bool(clusters),
+    more["L2_CACHE_SIZE"] or 0,
+    (more["CLOCK_RATE"] or 0) // 1000,
+  )
+
+
+def _said(d: Any, device: Any, attribute: str) -> int | None:
+  """None where this driver, or its bindings, do not say."""
+  try:
+    return int(_ok(d.cuDeviceGetAttribute(getattr(d.CUdevice_attribute, attribute), device)))
+  except Exception:
+    return None
 
 
 def driver_api_version() -> int:

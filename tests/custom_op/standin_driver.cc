@@ -146,6 +146,7 @@ STANDIN int cuDeviceGetAttribute(int* value, int attribute, int) {
   FAIL_IF_ASKED("cuDeviceGetAttribute");
   const int capability = number("STANDIN_CC", 90);
   switch (attribute) {
+    case 16: *value = number("STANDIN_PROCESSORS", 0); return 0;
     case 75: *value = capability / 10; return 0;
     case 76: *value = capability % 10; return 0;
     case 97: *value = number("STANDIN_SHARED", 232448); return 0;
@@ -153,6 +154,11 @@ STANDIN int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 120: *value = number("STANDIN_CLUSTERS", 1); return 0;
     default: return 1;
   }
+}
+STANDIN int cuDeviceGetName(char* name, int size, int) {
+  const char* said = std::getenv("STANDIN_NAME");
+  std::snprintf(name, size, "%s", said == nullptr ? "" : said);
+  return 0;
 }
 STANDIN int cuCtxGetDevice(int* device) {
   *device = 0;

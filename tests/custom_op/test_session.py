@@ -118,6 +118,38 @@ def test_a_driver_that_does_not_take_the_image_runs_the_bodies(models, vectors, 
   assert launches(session) == {"node0": 0}
 
 
+@pytest.mark.parametrize(
+  ("variable", "value", "suffix", "said"),
+  [
+    ("STANDIN_CC", "80", "sm90a", "CUDA device 0 of compute capability 8.0, but ai.mirage.v1.sm90a was"),
+    (
+      "STANDIN_NAME",
+      "NVIDIA H200",
+      "sm90a_h100pcie",
+      "device 0, NVIDIA H200, but ai.mirage.v1.sm90a_h100pcie",
+    ),
+    ("STANDIN_PROCESSORS", "132", "sm90a_x114", "but ai.mirage.v1.sm90a_x114 was registered for device 0"),
+  ],
+)
+def test_a_session_on_a_gpu_of_another_kind_runs_the_bodies(
+  models, vectors, driver, monkeypatch, variable, value, suffix, said
+):
+  """Two kinds in one machine: what is registered is of device 0, the session is made on another one."""
+  monkeypatch.setenv("STANDIN_NAME", "NVIDIA H100 PCIe")
+  monkeypatch.setenv("STANDIN_PROCESSORS", "114")
+  model = models.add(domain=f"ai.mirage.v1.{suffix}")
+  options = ort.SessionOptions()
+  session = InferenceSession(model, options, providers=CPU, ep="host", driver=driver)
+  run(session, vectors)
+  assert launches(session) == {"node0": 1}
+  monkeypatch.setenv(variable, value)
+  with pytest.warns(RuntimeWarning, match="the original operators run instead") as warned:
+    session = InferenceSession(model, options, providers=CPU, ep="host", driver=driver)
+  assert said in str(warned[0].message) and "MIRAGE_DEVICE_MISMATCH" in str(warned[0].message)
+  assert_adds(session, vectors)
+  assert launches(session) == {"node0": 0}
+
+
 def test_options_can_be_used_again_and_switched_off(models, vectors, driver):
   options = ort.SessionOptions()
   first = InferenceSession(models.add(), options, providers=CPU, ep="host", driver=driver)

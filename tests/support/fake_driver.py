@@ -12,15 +12,22 @@ RTX4090 = ("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 * KB)
 T4 = ("Tesla T4", (7, 5), 40, 64 * KB)
 
 
-def driver(*gpus, code=0, api=13000):
-  """What the driver says of ``gpus``; ``code``: what it begins with, ``api``: the CUDA version it serves."""
+def driver(*gpus, code=0, api=13000, more=None):
+  """What the driver says of ``gpus``; ``code``: what it begins with, ``api``: the CUDA version it serves.
+
+  ``more``: further attributes of all of them by name; others it does not know.
+  """
   attributes = SimpleNamespace(
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=0,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=1,
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=2,
     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=3,
   )
-  values = [(*capability, multiprocessors, smem) for _, capability, multiprocessors, smem in gpus]
+  more = dict(enumerate((more or {}).items(), start=4))
+  for number, (name, _) in more.items():
+    setattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}", number)
+  further = tuple(value for _, value in more.values())
+  values = [(*capability, multiprocessors, smem, *further) for _, capability, multiprocessors, smem in gpus]
   names = [name.encode() for name, *_ in gpus]
   return SimpleNamespace(
     CUdevice_attribute=attributes,

@@ -13,6 +13,9 @@ from mirage_onnx.superopt.space import space_of
 from mirage_onnx.targets import TARGETS
 from mirage_onnx.verify.prover import prover
 
+#: Programs with scores: reading, and products that reach this share of the peak at least without the
+#: instructions of one generation.
+SCORING, LEAST_PEAK = ("attention", "attention_causal"), 0.15
 #: Programs whose time is reading: a share of the bandwidth at least, beside what every kernel takes.
 READING = ("rmsnorm_linear", "gated_mlp_silu", "lora", "ngpt_step")
 LEAST_SHARE, BESIDE_US = 0.55, 12.0
@@ -37,6 +40,26 @@ def products(region):
   weights = [i for i in region.inputs if i.is_weight and len(i.axes) > 1]
   rows = min(region.extents.values())
   return sum(2 * rows * prod(region.extents[a] for a in w.axes) for w in weights)
+
+
+def scored(region):
+  """Operations of two products of a query and every key."""
+  assert [s.op for s in region.steps].count("matmul") == 2
+  batch, keys, depth, queries, columns = (region.extents[f"a{i}"] for i in range(5))
+  return 2 * batch * keys * queries * (depth + columns)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+  "program", [pytest.param(p, marks=[pytest.mark.slow] if p != SCORING[0] else []) for p in SCORING]
+)
+def test_scores_are_no_faster_than_the_peaks_and_near_them(program, name):
+  region, candidate = chosen(program, name)
+  target, us = TARGETS[name], candidate.predicted_us
+  read_us = moved(region) / (target.published_tbps * 1e6)
+  peak_us = scored(region) / (target.published_tflops * 1e6)
+  assert us >= max(read_us, peak_us)
+  assert us <= read_us / LEAST_SHARE + peak_us / LEAST_PEAK + BESIDE_US, candidate.params
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -73,6 +73,31 @@ def test_an_h200_of_another_capability_is_none(present):
   assert present_target().name == "sm_100ax132"
 
 
+def test_what_the_driver_says_of_a_gpu_without_a_row(present):
+  """Its L2 and its clock are in its profile, and not the share of another chip's."""
+  said = {"L2_CACHE_SIZE": 3 << 20, "CLOCK_RATE": 1777000, "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536}
+  present(fake_driver.RTX3060, more=said)
+  found, of_name = present_target(), get_target("sm_86x28")
+  assert (found.l2_bytes, found.cycles_per_us) == (3 << 20, 1777.0)
+  assert replace(found, l2_bytes=of_name.l2_bytes, cycles_per_us=of_name.cycles_per_us) == of_name
+  present(fake_driver.RTX4090, more=said)  # a row has its own figures
+  assert present_target() is get_target("rtx4090")
+
+
+@pytest.mark.parametrize(
+  ("gpu", "said", "why"),
+  [
+    (fake_driver.PART, {"CLUSTER_LAUNCH": 0}, "it has no clusters"),
+    (fake_driver.RTX3060, {"MAX_REGISTERS_PER_MULTIPROCESSOR": 32768}, "have 32768 registers, not 65536"),
+  ],
+)
+def test_a_gpu_that_lacks_what_its_architecture_has(present, gpu, said, why):
+  present(gpu, more=said)
+  assert present_target() is None and why in present_gpu().why_none
+  present(gpu, more={})
+  assert present_target() is not None
+
+
 def test_the_first_of_several(present):
   present(fake_driver.RTX3060, fake_driver.H200)
   assert present_gpu() == PresentGpu(*fake_driver.RTX3060) and len(present_gpus()) == 2
