@@ -17,7 +17,7 @@ def want(rng):
 
 
 def passes(want, got, defined, kind):
-  """``want``: of onnxruntime's CPU provider, which holds all in fp32; ``defined``: rounded after each node."""
+  """``want``: of onnxruntime's CPU provider, in fp32; ``defined``: rounded after each node."""
   measure = Tolerances(1e-2, None)
   as_said = partial(dict, y=want.astype(np.float32)), lambda: {"y": defined}
   assert measure("y", want, want, "normal 0", *as_said).passed
@@ -41,7 +41,7 @@ def test_where_the_original_is_far_from_itself(want, rng, kind):
   def off(share):
     return want.astype(np.float32) * (1 + share * rng.standard_normal(want.shape).astype(np.float32))
 
-  assert passes(want, off(0.04), off(0.04), kind) == (kind in HARD)
+  assert passes(want, off(0.03), off(0.03), kind)
   assert not passes(want, off(0.04), off(0.0), kind)
   assert not passes(want, off(0.5), off(0.04), kind)
   assert not passes(want, -want, off(0.04), kind)
