@@ -1,6 +1,7 @@
 """How much of each model of real size ``optimize`` replaces, why not the rest, and whether it is right.
 
     python bench/coverage.py [NAME ...] [--again] [--jobs N] [--limit-s N] [--flags JSON] [--out DIR]
+    python bench/coverage.py NAME ... --times ...   (time and memory anew, into the lines that there are)
     python bench/coverage.py --show [--out DIR]
     python bench/coverage.py --merge DIR ... [--out DIR]
     python bench/coverage.py --from FOLDER ...   (models with their weights, NAME.onnx)
@@ -50,10 +51,10 @@ _PACKAGES = ("onnx", "numpy", "scipy")
 _FLOATS = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
 
 
-def record(name, path, scratch, *, limit_s, check_s, flags, cores=(), commit=""):
+def record(name, path, scratch, *, limit_s, check_s, flags, cores=(), commit="", checks=True):
   """Optimize and check one model; what goes wrong becomes part of the record.
 
-  ``cores``: those that it has, else all. ``commit``: of this tree.
+  ``cores``: those that it has, else all. ``commit``: of this tree. ``checks``: else only times.
   """
   model = onnx.load(path, load_external_data=False)
   said = json.dumps(flags) if flags else "default"
@@ -72,13 +73,14 @@ def record(name, path, scratch, *, limit_s, check_s, flags, cores=(), commit="")
   row = json.loads((scratch / "row.json").read_text())
   line = replace(
     blank, seconds=row["seconds"], stages=row["stages"], cut_off=row["cut_off"],
-    coverage=msgspec.convert(row["coverage"], Coverage),
+    at_60_s=row["at_60_s"], silence_s=row["silence_s"], coverage=msgspec.convert(row["coverage"], Coverage),
   )  # fmt: skip
-  ran = stage("stock", check_s)
-  stock = Check("FAILED" if ran.code else "time", note=_why(ran, check_s))
-  if ran.code == 0:
-    stock = msgspec.convert(json.loads((scratch / "stock.json").read_text()), Check)
-  line = replace(line, stock=stock, emulated=_emulated(stage, scratch, check_s))
+  if checks:
+    ran = stage("stock", check_s)
+    stock = Check("FAILED" if ran.code else "time", note=_why(ran, check_s))
+    if ran.code == 0:
+      stock = msgspec.convert(json.loads((scratch / "stock.json").read_text()), Check)
+    line = replace(line, stock=stock, emulated=_emulated(stage, scratch, check_s))
   once_more = stage("optimize", limit_s, json.dumps(flags))
   if once_more.code != 0:
     return replace(line, error=f"once more: {_why(once_more, limit_s)}")
@@ -180,6 +182,7 @@ def main():
   parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
   parser.add_argument("--from", type=Path, dest="folder", help="where the models are (.onnx)")
   parser.add_argument("--again", action="store_true", help="also models that have a line")
+  parser.add_argument("--times", action="store_true", help="only time and memory, into the lines there are")
   parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on two cores")
   parser.add_argument("--limit-s", type=float, default=900.0, help="time of one optimize")
   parser.add_argument("--check-s", type=float, default=240.0, help="time of one check")
@@ -198,7 +201,7 @@ def main():
   if given.merge:
     return merge(given.out, given.merge)
   lines = {r.name: r for r in earlier(given.out)[1]} if (given.out / RECORD).exists() else {}
-  wanted = [n for n in given.names or known if given.again or n not in lines]
+  wanted = [n for n in given.names or known if given.again or given.times or n not in lines]
   about = {**facts(_PACKAGES), "target": "h200"}
   about["versions"]["onnxruntime"] = onnxruntime.__version__  # of either package
   commit = about["commit"][:12] + (" changed" if about["changed"] else "")
@@ -218,7 +221,7 @@ def main():
         made, scratch = Path(folder) / "model", Path(folder) / "out"
         scratch.mkdir()
         path = given.folder / f"{name}.onnx" if given.folder else real_archive.make(name, made)
-        limits = {"limit_s": given.limit_s, "check_s": given.check_s}
+        limits = {"limit_s": given.limit_s, "check_s": given.check_s, "checks": not given.times}
         done = record(name, path, scratch, flags=given.flags, cores=cores, commit=commit, **limits)
         if done.error and given.scratch:
           shutil.copy(scratch / "optimize.log", given.scratch / f"{name}.log")
@@ -228,8 +231,8 @@ def main():
 
   with ThreadPoolExecutor(given.jobs) as pool:
     for i, done in enumerate((f.result() for f in as_completed([pool.submit(one, n) for n in wanted])), 1):
-      lines[done.name] = done
-      new.append(done)
+      lines[done.name] = lines[done.name].with_times(done) if given.times and done.name in lines else done
+      new.append(lines[done.name])
       rows = [r for _, r in sorted(lines.items())]
       write(given.out, about, rows)
       share = done.coverage.share.bytes if done.coverage else 0.0

@@ -342,9 +342,10 @@ def refused(run: Run, before: Run, failed: Mapping[int, Rejection]) -> Run:
 def _spare_s(begun: float, budget: Budget) -> float:
   """The seconds there are for runs in the emulator: a share of what the search took, in the budget."""
   from mirage_onnx.tune.emulated import SHARE
+  from mirage_onnx.tune.realise import predicting_threads
 
   now = time.monotonic()
-  return min(SHARE * (now - begun), budget.tune - now)
+  return min(SHARE * (now - begun) * predicting_threads(), budget.tune - now)
 
 
 def _node_us(program: Program, options: Options) -> dict[str, float]:

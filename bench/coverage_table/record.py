@@ -18,7 +18,9 @@ class Record:
   ``memory_mb``: the most that it and its workers took, weights that lie in mapped files left out;
   ``cut_off``: regions whose search the budget ended. ``stock``: the result in onnxruntime without the
   library. ``flags``: what ``optimize`` was told. ``repeat_s``: seconds of the same ``optimize`` a second
-  time, with what the first one kept. ``commit``: of the tree that made this line.
+  time, with what the first one kept. ``commit``: of the tree that made this line. ``at_60_s``: what the
+  command had said last then of how far it was; ``silence_s``: the longest time in which it said nothing.
+  ``times_of``: the commit of times and memory, where that is a later one.
   """
 
   name: str
@@ -36,6 +38,14 @@ class Record:
   repeat_s: float | None = None
   stages: Mapping[str, float] = field(default_factory=dict)
   commit: str = ""
+  at_60_s: str = ""
+  silence_s: float | None = None
+  times_of: str = ""
+
+  def with_times(self, other):
+    """This line with what ``other`` says of time and memory, by its commit."""
+    names = ("seconds", "memory_mb", "cut_off", "repeat_s", "stages", "at_60_s", "silence_s", "error")
+    return replace(self, **{n: getattr(other, n) for n in names}, times_of=other.commit)
 
   @property
   def is_wrong(self):

@@ -6,10 +6,12 @@
 ``stock`` and ``emulate`` check it and write stock.json, and a line of emulated.jsonl per kernel.
 """
 
+import io
 import json
 import sys
 import time
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,11 +20,36 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT)]
 TARGET = "h200"
 
 
+class Said(io.TextIOBase):
+  """Lines that a log prints, each with the seconds since ``start``."""
+
+  def __init__(self, start):
+    self._start, self.lines = start, []
+
+  def write(self, text):
+    now = time.monotonic() - self._start
+    self.lines += [(now, line.strip()) for line in text.splitlines() if line.strip()]
+    return len(text)
+
+  def at(self, seconds):
+    """The last line before that, of a run that goes on."""
+    over = not self.lines or self.lines[-1][0] < seconds
+    return "" if over else next((x for t, x in reversed(self.lines) if t <= seconds), "")
+
+  def longest(self, end):
+    """The longest silence until the end of the run."""
+    times = [0.0, *(t for t, _ in self.lines), end]
+    return max(b - a for a, b in pairwise(times))
+
+
 def optimize(path, folder, flags):
   """As ``mirage-onnx optimize``, and what the table says of the run."""
+  from rich.console import Console
+
   from coverage_table.row import coverage
   from mirage_onnx import api
-  from mirage_onnx.events import StageEnded
+  from mirage_onnx.events import StageEnded, both
+  from mirage_onnx.report.progress import ProgressLog
   from mirage_onnx.tune.baseline import load_table, node_times_us
   from mirage_onnx.tune.declared_sizes import declared_sizes
 
@@ -35,7 +62,9 @@ def optimize(path, folder, flags):
     if isinstance(event, StageEnded):
       stages[event.stage] = round(stages.get(event.stage, 0.0) + event.seconds, 1)
 
-  result = api.optimize(path, folder / "model.onnx", target=TARGET, emit=told, **flags)
+  said = Said(start)
+  with ProgressLog(Console(file=said, width=200)) as log:
+    result = api.optimize(path, folder / "model.onnx", target=TARGET, emit=both(told, log), **flags)
   seconds = time.monotonic() - start
   ((done, _),) = runs
   target = api.get_target(TARGET)
@@ -46,6 +75,7 @@ def optimize(path, folder, flags):
   data = {
     "seconds": round(seconds, 1), "stages": stages, "coverage": asdict(row),
     "cut_off": sum(o.rejection is not None and o.rejection.code == "BUDGET" for o in done.outcomes.values()),
+    "at_60_s": said.at(60.0), "silence_s": round(said.longest(seconds), 1),
     "report": {k: v for k, v in result.report.items() if isinstance(v, (int, float)) and k != "schema"},
   }  # fmt: skip
   (folder / "row.json").write_text(json.dumps(data))

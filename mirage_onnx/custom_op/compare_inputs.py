@@ -20,6 +20,8 @@ from mirage_onnx.ir.size_names import size_by_name
 
 #: Adversarial kinds; every one is drawn once, after the normal ones.
 KINDS = ("small", "large", "constant_rows", "outliers", "offset", "zeros")
+#: With which an original of 16 bits may overflow inside, where onnxruntime's CPU provider holds it in fp32.
+HARD = ("large", "outliers", "offset")
 #: Further kinds of models with masks: halves of rows and whole rows are hidden. Where the original
 #: makes NaN of a row that is hidden throughout, it is no measure.
 MASKED = ("masked rows", "masked rows -inf", "masked throughout")

@@ -12,15 +12,16 @@ that a value within ``rtol`` of the type's maximum stands for an overflow.
 
 An output of 16-bit floats that does not pass so may show an error of the original's: it rounds after
 every operator, a kernel at its end. It passes if every row is as near to what the original computes
-in fp32 (``widen``): within ``rtol`` and ``FACTOR`` times the original's own distance, as the verifier
-asks of a program (``verify/numeric.py``). A tolerance that the user gives is not stretched so.
+in fp32 (``widen``): within ``rtol`` and ``FACTOR`` times the distance of the original, in onnxruntime or
+by its definition (``widen.rounded``), as the verifier asks of a program (``verify/numeric.py``). A
+tolerance that the user gives is not stretched so.
 
-On inputs that are hard on purpose (masked rows, the edge of what the original takes) only elements
-count that are finite in the original and in what it is by its definition (``widen.rounded``), and not
-within ``rtol`` of the type's maximum; there the other model must be finite too. At the edge logits are
-so large that a rounding of one of them is another answer: 16-bit outputs of a custom node pass by the
-error of all their rows, ``AT_EDGE`` times that of the definition; others, and the outputs of a whole
-model, by being finite.
+On inputs that are hard on purpose (masked rows, the edge of what the original takes; of 16-bit outputs
+that do not pass so also large ones) only elements count that are finite in the original and in what it
+is by its definition, and not within ``rtol`` of the type's maximum; there the other model must be finite
+too. Logits may be so large that a rounding of one of them is another answer: 16-bit outputs pass by the
+error of all their rows, ``AT_EDGE`` times that of the definition; at the edge only those of a custom node
+do, others, and the outputs of a whole model, by being finite.
 
 Beside that stand the least tolerances of the usual test of every element by itself,
 |result - reference| <= atol + rtol * |reference| (``numpy.allclose``): the least atol at rtol = 0,
@@ -113,7 +114,7 @@ def excused(
 ) -> OutputDifference:
   """``found``, of an output that is not within its tolerance, against ``exact`` in fp32 as well."""
   x, a, b = (v.astype(np.float64) for v in (exact, want, got))
-  most = float(ml_dtypes.finfo(want.dtype).max)
+  most = float(ml_dtypes.finfo(got.dtype).max)
   if not (x.shape == a.shape == b.shape and np.all(np.abs(x) <= most) and np.isfinite(b).all()):
     return found
   size = np.maximum(_row_norms(x), floor)

@@ -9,9 +9,12 @@ search states, their rate and the best so far. There is no bar, because nobody k
 search has.
 """
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -31,6 +34,8 @@ from mirage_onnx.report.log import NORMAL, EventLog
 
 #: Without a terminal, a line is printed this often at most.
 PLAIN_EVERY_S = 5.0
+#: ... and after so long a silence (looked at every ``BEAT_S``), also where a stage has nothing new to say.
+SILENT_S, BEAT_S = 10.0, 5.0
 #: Reasons for which states were dropped that are shown, those of the most states first.
 REASONS = 3
 NOTE = "stopping: the best found so far is kept; Ctrl-C again aborts"
@@ -102,6 +107,33 @@ class ProgressLog(EventLog):
     self._search: SearchProgress | None = None
     self._since: float | None = None
     self._told = False
+    self._printed = clock()
+    self._over = threading.Event()
+
+  def __enter__(self) -> Self:
+    if not self._status and self._verbosity >= NORMAL:
+      threading.Thread(target=self._beats, name="progress", daemon=True).start()
+    return super().__enter__()
+
+  def __exit__(
+    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
+    self._over.set()
+    super().__exit__(kind, error, trace)
+
+  def _beats(self) -> None:
+    while not self._over.wait(BEAT_S):
+      self.beat()
+
+  def beat(self) -> None:
+    """Say where the run is, if nothing was said for long."""
+    if self._whole.line and self._clock() - self._printed >= SILENT_S:
+      self._print(f"  {escape(self._whole.line)}", at=NORMAL)
+
+  def _print(self, line: str, at: int) -> None:
+    if self._verbosity >= at:
+      self._printed = self._clock()
+    super()._print(line, at)
 
   def __call__(self, event: Event) -> None:
     if not self._status and not self._told and self._interrupted():

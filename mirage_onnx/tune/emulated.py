@@ -10,6 +10,7 @@ never to have run.
 """
 
 import hashlib
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -46,11 +47,12 @@ RUN_SIZES = (1 << 20, 97, 33, 7)
 
 @dataclass
 class Emulated:
-  """``left_s``: the seconds that there are for all regions together."""
+  """``left_s``: the seconds that there are for all regions together, of all threads that ask."""
 
   target: Target
   left_s: float
   _longest_s: float = field(default=FIRST_S, init=False)
+  _counting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
   def __call__(self, region: Region, candidate: Candidate) -> tuple[str, Rejection | None]:
     """Whether the program ran, and why it is refused if it is wrong."""
@@ -77,7 +79,8 @@ class Emulated:
       return NEVER_RAN, None
     finally:
       took = time.monotonic() - start
-      self.left_s, self._longest_s = self.left_s - took, max(self._longest_s, took)
+      with self._counting:
+        self.left_s, self._longest_s = self.left_s - took, max(self._longest_s, took)
     with suppress(OSError):
       replace_file(kept, sealed(wrong.encode()))
     return _read(wrong, region)

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -138,11 +139,12 @@ def realise(
           chosen, together = joined
           found |= together
       return chosen, found
-    tuner.starts([found[key] for key in todo])
-    for n, key in enumerate(todo):
-      if ends.over:
-        break
-      found[key] = tuner(found[key], max(LEAST_S, FAIR * ends.seconds_left / (len(todo) - n)))
+    found |= tuner.all([found[key] for key in todo], chosen)
+
+
+def predicting_threads() -> int:
+  """How many regions are compiled at a time where none is timed."""
+  return min(MOST_AT_ONCE, available_cores())
 
 
 def kept_solutions() -> KeptFolder | None:
@@ -173,8 +175,35 @@ class _Tuner:
     """Says which regions come next."""
     self.emit(events.RegionsStarted("tune", tuple((o.region.key, o.region.nodes) for o in some)))
 
-  def __call__(self, o: Outcome, seconds: float) -> Outcome:
-    """``o``, for which there are so many seconds (``ends`` is the end in any case)."""
+  def all(self, some: Sequence[Outcome], chosen: Sequence[Chosen]) -> dict[str, Outcome]:
+    """``some``, by key, as far as there is time, with what is known of their ``chosen`` instances.
+
+    What is not timed is compiled, run in the emulator and checked on several cores.
+    """
+    self.starts(some)
+    picked = defaultdict[str, list[RegionCandidate]](list)
+    for c, o in chosen:
+      picked[o.region.key].append(c)
+
+    def one(n: int) -> Outcome:
+      if self.ends.over:
+        return some[n]
+      seconds = max(LEAST_S, FAIR * self.ends.seconds_left / (len(some) - n))
+      return self(some[n], seconds, picked[some[n].region.key])
+
+    if self.measure:
+      done = [*map(one, range(len(some)))]
+    else:
+      self.numbers = [*range(predicting_threads())][::-1]
+      with ThreadPoolExecutor(len(self.numbers), thread_name_prefix="tune") as pool:
+        done = [*pool.map(one, range(len(some)))]
+    return {o.region.key: o for o in done}
+
+  def __call__(self, o: Outcome, seconds: float, picked: Sequence[RegionCandidate] = ()) -> Outcome:
+    """``o``, for which there are so many seconds (``ends`` is the end in any case).
+
+    ``picked``: the instances that are chosen, if nothing else refuses them.
+    """
     at = min(self.ends.at - LAST_S, time.monotonic() + seconds)
     own, key = replace(self.ends, at=at), o.region.key
     number = self.numbers.pop()
@@ -191,11 +220,12 @@ class _Tuner:
           self.timed_before.note(o.region)
         if self.dynamic and o.measured and o.compiled:
           o = elsewhere(self.loaded, o, o.compiled, self.dynamic, self.target)
-        if self.instances and o.measured and o.compiled:
+        asked = o.instances if o.measured else picked
+        if self.instances and asked and o.compiled:
           # Asked at the end only, all that was timed would be in vain where that is late; where this is late
           # already, there is time for it then.
           with suppress(deadline.OverdueError):
-            self.instances.verdicts(o.instances, o.compiled.candidate)
+            self.instances.verdicts(asked, o.compiled.candidate)
     except deadline.OverdueError:
       o = replace(o, compiled=None, measured=None, rejection=_too_late(o, self.ends))
     except Exception as error:

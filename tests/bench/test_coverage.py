@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import weights
 from coverage_table.inputs import draw
 from coverage_table.kinds import DECODE, ENCODER, QUANTIZED, kind_of
+from coverage_table.stage import Said
 from coverage_table.watched import watched
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +65,7 @@ def test_two_models(tmp_path):
   for name in NAMES:
     onnx.save(weights.load(name), tmp_path / f"{name}.onnx")
   where = ["--from", str(tmp_path), "--out", str(tmp_path / "out"), "--scratch", str(tmp_path)]
-  command = [*COMMAND, *where, "--flags", '{"budget_s": 15}']
+  command = [*COMMAND, *where, "--flags", '{"budget_s": 60}']
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr + done.stdout
   data = json.loads((tmp_path / "out" / "coverage.json").read_text())
@@ -93,3 +95,14 @@ def test_two_models(tmp_path):
   assert sum(c["bytes"] for c in data["codes"]) == kept
   again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
   assert "ngpt_float32 " not in again  # they have a line
+
+
+def test_how_far_a_run_said_that_it_is(monkeypatch):
+  """The last line before a time, if the run went on; and the longest silence."""
+  said = Said(0.0)
+  for now, line in ((2.0, "match 1.0 s"), (10.0, "  superopt: region 1 of 9"), (61.0, "superopt 50 s")):
+    monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+    print(line, file=said)
+  assert said.at(60.0) == "superopt: region 1 of 9" and said.at(5.0) == "match 1.0 s"
+  assert said.at(62.0) == said.at(1.0) == Said(0.0).at(60.0) == ""
+  assert said.longest(70.0) == 51.0 and said.longest(200.0) == 139.0

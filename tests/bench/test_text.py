@@ -76,3 +76,12 @@ def test_table():
 def test_columns_are_aligned():
   assert list(columns(("name", "n"), [("a", "10")])) == ["name   n", "a     10"]
   assert list(columns(("n", "why"), [("1", "a b")], last_left=True)) == ["n  why", "1  a b"]
+
+
+def test_times_of_a_later_tree():
+  """Checks are those of the tree that made them; time and memory those of the later one."""
+  later = Record("a", DECODE, "fp16", 9, 0.5, 60, repeat_s=0.1, at_60_s="tune", commit="c2")
+  both = replace(RECORDS[0], commit="c1").with_times(later)
+  assert (both.seconds, both.memory_mb, both.repeat_s, both.at_60_s) == (0.5, 60, 0.1, "tune")
+  assert (both.commit, both.times_of) == ("c1", "c2")
+  assert (both.stock, both.coverage) == (RECORDS[0].stock, RECORDS[0].coverage)

@@ -19,7 +19,15 @@ from mirage_onnx.events import (
   Warned,
 )
 from mirage_onnx.report.log import NORMAL, QUIET, VERBOSE
-from mirage_onnx.report.progress import NOTE, PLAIN_EVERY_S, ProgressLog, Whole, minutes, progress_lines
+from mirage_onnx.report.progress import (
+  NOTE,
+  PLAIN_EVERY_S,
+  SILENT_S,
+  ProgressLog,
+  Whole,
+  minutes,
+  progress_lines,
+)
 
 PROGRESS = SearchProgress(
   region="3f2a9c1b",
@@ -132,6 +140,20 @@ def test_plain_lines_start_anew_with_a_stage():
     screen.now += 2
     log(PROGRESS)
   assert FIRST not in screen.text and "superopt" in screen.text
+
+
+def test_a_stage_that_says_nothing_is_told_all_the_same():
+  screen = Screen(terminal=False)
+  with screen.log() as log:
+    log.beat()
+    log(RunStarted(300.0, 1.0))
+    log(StageStarted("write"))
+    for _ in range(3):
+      log.beat()
+      screen.now += SILENT_S / 2
+    log.beat()
+    log.beat()
+  assert screen.text == "  write: 0:11 of 5:00\n"
 
 
 def test_an_interruption_is_told_once_elsewhere():

@@ -1,11 +1,13 @@
 """One layer of models as they are used: real width and length, masks as exporters write them.
 
-Weights are one small block, repeated: quick to draw, and as large in the model as real ones.
+Weights are one small block, repeated: quick to draw, and as large in the model as real ones. Outside of the
+model (``outside``) they are all the beginning of one file.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 from small_models import Net
 
 
@@ -25,10 +27,27 @@ QWEN3 = Width(1024, 16, 8, 128, 3072)
 LLAMA = Width(4096, 32, 8, 128, 14336)
 
 
+def weights_file(path, w):
+  """What the weights of a layer of this width are read from."""
+  block = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float16) / np.float16(64)
+  path.write_bytes(np.resize(block, w.hidden * max(w.inner, w.heads * w.head)).tobytes())
+
+
 class Layer(Net):
-  """A Net whose weights are tiles of one block."""
+  """A Net whose weights are tiles of one block. ``outside``: the file that they are in, if they are."""
+
+  def __init__(self, dtype, outside=None):
+    super().__init__(dtype)
+    self.outside = outside
 
   def big(self, rows, columns):
+    if self.outside:
+      tensor = TensorProto(name=self._name("w"), data_type=TensorProto.FLOAT16, dims=[rows, columns])
+      tensor.data_location = TensorProto.EXTERNAL
+      for key, value in (("location", self.outside), ("offset", 0), ("length", 2 * rows * columns)):
+        tensor.external_data.add(key=key, value=str(value))
+      self.weights.append(tensor)
+      return tensor.name
     block = self.rng.standard_normal((64, 64)) / np.sqrt(rows)
     return self.constant(np.tile(block, (rows // 64, columns // 64)))
 
@@ -76,13 +95,27 @@ class Layer(Net):
 
   def repeated(self, x, w, batch, tokens):
     times = w.heads // w.shared
-    wide = self.Expand(self.Unsqueeze(x, [2]), [batch, w.shared, times, tokens, w.head])
-    return self.Reshape(wide, [batch, w.heads, tokens, w.head])
+    apart = self.Unsqueeze(x, [2])
+    if isinstance(tokens, int):
+      wide = self.Expand(apart, [batch, w.shared, times, tokens, w.head])
+      return self.Reshape(wide, [batch, w.heads, tokens, w.head])
+    first, second = self.Shape(x, start=0, end=1), self.Shape(x, start=2, end=3)
+    wide = self.Expand(apart, self.Concat(first, [w.shared], [times], second, [w.head], axis=0))
+    return self.Reshape(wide, self.Concat(first, [w.heads], second, [w.head], axis=0))
+
+  def causal(self, x, tokens):
+    """A stored mask, or what exporters compute of a run's tokens."""
+    if isinstance(tokens, int):
+      return self.constant(np.triu(np.full((tokens, tokens), -6e4, np.float16), 1)[None, None])
+    count = self.Squeeze(self.Shape(x, start=1, end=2), [0])
+    places = self.Range(self.constant(0, np.int64), count, self.constant(1, np.int64))
+    later = self.Greater(self.Unsqueeze(places, [0]), self.Unsqueeze(places, [1]))
+    return self.Unsqueeze(self.Where(later, self.constant(-6e4), self.constant(0.0)), [0, 1])
 
 
-def encoder(w, tokens, batch=1):
+def encoder(w, tokens, batch=1, outside=None):
   """BERT: norms behind sums, GELU, a mask of padding."""
-  net = Layer(np.float16)
+  net = Layer(np.float16, outside)
   x, mask = net.input(batch, tokens, w.hidden), net.input(batch, tokens, dtype=np.int64)
   norm = {"axis": -1, "epsilon": 1e-12}
   near = net.attention(x, w, batch, tokens, net.padding(mask, tokens))
@@ -92,12 +125,12 @@ def encoder(w, tokens, batch=1):
   return net.model(net.LayerNormalization(y, net.weight(w.hidden), net.weight(w.hidden), **norm))
 
 
-def decoder(w, tokens, batch=1):
-  """LLaMA and Qwen: RMS norms before, a gated MLP, a causal mask that is stored."""
-  net = Layer(np.float16)
+def decoder(w, tokens, batch=1, outside=None):
+  """LLaMA and Qwen: RMS norms before, a gated MLP, a causal mask."""
+  net = Layer(np.float16, outside)
   x = net.input(batch, tokens, w.hidden)
-  causal = np.triu(np.full((tokens, tokens), -6e4, np.float16), 1)[None, None]
-  near = net.attention(net.rms(x, net.weight(w.hidden)), w, batch, tokens, net.constant(causal))
+  causal = net.causal(x, tokens)
+  near = net.attention(net.rms(x, net.weight(w.hidden)), w, batch, tokens, causal)
   h = net.Add(near, x)
   z = net.rms(h, net.weight(w.hidden))
   gate = net.MatMul(z, net.big(w.hidden, w.inner))

@@ -1,0 +1,47 @@
+"""What counts of an output on which kind of input: on hard ones where the original is what its types say."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from mirage_onnx.custom_op.compare_inputs import HARD
+from mirage_onnx.custom_op.measure import Tolerances
+
+ROWS, SIZE = 8, 64
+
+
+@pytest.fixture
+def want(rng):
+  return rng.standard_normal((ROWS, SIZE)).astype(np.float16)
+
+
+def passes(want, got, defined, kind):
+  """``want``: of onnxruntime's CPU provider, in fp32; ``defined``: rounded after each node."""
+  measure = Tolerances(1e-2, None)
+  as_said = partial(dict, y=want.astype(np.float32)), lambda: {"y": defined}
+  assert measure("y", want, want, "normal 0", *as_said).passed
+  return measure("y", want, got.astype(np.float16), kind, *as_said, whole=True).passed
+
+
+@pytest.mark.parametrize("kind", [*HARD, "normal 1", "small"])
+def test_where_the_original_overflows_by_its_types(want, kind):
+  """Only there, and only on hard inputs, another one may."""
+  defined, there, elsewhere = (want.astype(np.float32) for _ in range(3))
+  defined[0], there[0], elsewhere[1] = np.nan, np.nan, np.nan
+  assert passes(want, there, defined, kind) == (kind in HARD)
+  assert not passes(want, elsewhere, defined, kind)
+  assert not passes(want, np.full_like(defined, np.inf), defined, kind)
+
+
+@pytest.mark.parametrize("kind", [*HARD, "normal 1"])
+def test_where_the_original_is_far_from_itself(want, rng, kind):
+  """Roundings that are another answer: as far as the original's own are, no further."""
+
+  def off(share):
+    return want.astype(np.float32) * (1 + share * rng.standard_normal(want.shape).astype(np.float32))
+
+  assert passes(want, off(0.03), off(0.03), kind)
+  assert not passes(want, off(0.04), off(0.0), kind)
+  assert not passes(want, off(0.5), off(0.04), kind)
+  assert not passes(want, -want, off(0.04), kind)
