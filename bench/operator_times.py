@@ -1,0 +1,314 @@
+"""What ONNX Runtime's operators take on this machine's GPU, over a grid of sizes: lines of OUT.jsonl.
+
+    python3 bench/operator_times.py OUT.jsonl [--seconds 300] [--types fp16 bf16 fp32] [--kinds product ...]
+
+A line is a point: ``kind``, ``type``, ``sizes``, ``us``. Points that OUT has already are passed over, so the
+same command goes on; what cannot be run says why (``refused``). A time is what one more run adds to a CUDA
+graph of several (``RUNS``): the operator's part of a replayed model, its launch included. Activations are
+those of the run before, as in a model, and weights come from memory: each of the nodes of a product has its
+own, and a replay begins with an empty L2. Random data; ONNX Runtime's own optimizer as it comes.
+``python bench/operator_table.py`` makes the tables of ``mirage_onnx/targets/tables`` of it.
+"""
+
+import argparse
+import json
+import sys
+import time
+from itertools import product
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+TYPES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "fp32": TensorProto.FLOAT}
+OPSET = 20
+#: Runs (or nodes with a weight each) in one graph; one more is the slope between.
+RUNS = (1, 5)
+#: Of points that take long, or have large weights.
+LONG_RUNS, LONG_US, LARGE_BYTES = (1, 2), 300.0, 1 << 25
+SAMPLES, LONG_SAMPLES = 9, 5
+#: FLOP/s and bytes/s that tell about how long a point takes.
+ABOUT_FLOPS, ABOUT_BYTES = 4e14, 3e12
+DRAWN = 1 << 20
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+SIDES = (64, 256, 768, 1024, 2048, 4096, 14336)
+WIDE = 131072
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+KEYS = (512, 1024, 2048, 4096, 8192)
+BATCHES = (8, 32, 96, 384)
+ELEMENTS = (512, 8192, 65536, 262144, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+SCORES = 1 << 28
+NORM_ROWS = (1, 16, 128, 512, 2048, 8192, 16384)
+COLUMNS = (64, 128, 384, 768, 1024, 2048, 4096, 8192)
+SAME = ("Add", "Sub", "Mul", "Div")
+UNARY = (
+  "Neg", "Relu", "Sigmoid", "Tanh", "Exp", "Erf", "Gelu", "Sqrt", "Reciprocal", "IsNaN", "Cast", "Cos",
+  "Clip",
+)  # fmt: skip
+OTHERS = (
+  "Pow", "Where", "Transpose", "Turned", "Slice", "Concat", "Append", "Expand", "Gather", "Split",
+)  # fmt: skip
+
+
+def points(types, kinds):
+  """(kind, type, sizes), the most useful first."""
+  for t in types:
+    for kind, sizes in all_points(t):
+      if not kinds or kind in kinds:
+        yield kind, t, sizes
+
+
+def all_points(t):
+  for m, k, n in product(ROWS, SIDES, SIDES):
+    if min(k, n) > 64 or max(k, n) <= 1024:
+      yield "product", (m, k, n)
+  for m, k in product(ROWS[:9:2], (768, 1024, 4096)):
+    yield "product", (m, k, WIDE)
+  for depth, s, b in product((32, 64, 128), LENGTHS, BATCHES):
+    if b * s * s <= SCORES:
+      yield "scores", (b, s, depth, s)
+      yield "values", (b, s, s, depth)
+  for depth, keys, b in product((64, 128), KEYS, (8, 32, 128)):
+    yield "scores", (b, 1, depth, keys)
+    yield "values", (b, 1, keys, depth)
+  for s, away, b in product((128, 256, 512, 1024), (1, 2, 4), (12, 96)):  # sizes that are no multiples of 8
+    yield "scores", (b, s - away, 64, s - away)
+    yield "values", (b, s - away, s - away, 64)
+  for e in ELEMENTS:
+    for op in SAME:
+      yield op, (e,)
+      yield f"{op}Scalar", (e,)
+    for op in ("Add", "Mul"):
+      yield f"{op}Row", (e,)
+      yield f"{op}Column", (e,)
+      yield f"{op}Middle", (e,)
+    for op in UNARY:
+      yield op, (e,)
+    for op in OTHERS:
+      yield op, (e,)
+  for rows, columns in product(NORM_ROWS, COLUMNS):
+    for op in ("LayerNormalization", "SkipLayerNormalization", "Softmax", "ReduceMean", "RMSNormalization"):
+      yield op, (rows, columns)
+  for rows in (65536, 1 << 18):
+    for columns in (128, 512, 1024):
+      if rows * columns <= SCORES:
+        yield "Softmax", (rows, columns)
+
+
+def node_of(kind, sizes, of):
+  """(operator, inputs: shape and type, constants, outputs: shape and type, attributes) of a point."""
+  one, i64, flag = TensorProto, TensorProto.INT64, TensorProto.BOOL
+  if kind in ("scores", "values"):
+    b, m, k, n = sizes
+    return "MatMul", [((b, m, k), of), ((b, k, n), of)], [], [((b, m, n), of)], {}
+  if len(sizes) == 2:
+    rows, columns = sizes
+    x, scale = ((rows, columns), of), np.ones(columns)
+    if kind == "Softmax":
+      return kind, [x], [], [x], {"axis": -1}
+    if kind == "ReduceMean":
+      return kind, [x], [np.array([1])], [((rows, 1), of)], {"keepdims": 1}
+    if kind == "RMSNormalization":
+      return "SimplifiedLayerNormalization", [x], [scale], [x], {"axis": -1, "epsilon": 1e-5}
+    if kind == "SkipLayerNormalization":
+      return kind, [x, x], [scale, scale], [x], {"domain": "com.microsoft", "epsilon": 1e-5}
+    return kind, [x], [scale, scale], [x], {"axis": -1, "epsilon": 1e-5}
+  (e,) = sizes
+  columns = min(1024, e)
+  rows = e // columns
+  x = ((rows, columns), of)
+  for op in SAME:
+    if kind == op:
+      return op, [x, x], [], [x], {}
+    if kind == f"{op}Scalar":
+      return op, [x], [np.float64(0.5)], [x], {}
+    if kind == f"{op}Row":
+      return op, [x, ((columns,), of)], [], [x], {}
+    if kind == f"{op}Column":
+      return op, [x, ((rows, 1), of)], [], [x], {}
+    if kind == f"{op}Middle":  # a mask over heads, or cosines over heads
+      parts = (1, min(8, rows), max(1, rows // 8), columns)
+      return op, [(parts, of), ((1, 1, *parts[2:]), of)], [], [(parts, of)], {}
+  if kind == "Pow":
+    return kind, [x], [np.float64(2.0)], [x], {}
+  if kind == "Where":
+    return kind, [((rows, columns), flag), x], [np.float64(0.0)], [x], {}
+  if kind == "Cast":
+    to = one.FLOAT if of != one.FLOAT else one.FLOAT16
+    return kind, [x], [], [((rows, columns), to)], {"to": to}
+  if kind == "IsNaN":
+    return kind, [x], [], [((rows, columns), flag)], {}
+  if kind == "Clip":
+    return kind, [x], [np.float64(-1.0), np.float64(1.0)], [x], {}
+  if kind == "Transpose":  # heads and rows
+    heads = min(16, max(1, e // 512))
+    shape = (1, e // heads // 64, heads, 64) if e >= 64 * heads else (1, 1, heads, e // heads)
+    return kind, [(shape, of)], [], [((1, heads, shape[1], shape[3]), of)], {"perm": [0, 2, 1, 3]}
+  if kind == "Turned":  # the last two axes
+    heads = min(16, max(1, e // 512))
+    shape = (heads, e // heads // 64, 64) if e >= 64 * heads else (heads, 1, e // heads)
+    return "Transpose", [(shape, of)], [], [((heads, shape[2], shape[1]), of)], {"perm": [0, 2, 1]}
+  if kind == "Slice":
+    half = columns // 2
+    ends = [np.array([0]), np.array([half]), np.array([1])]
+    return kind, [((2 * rows, columns), of)], ends, [((2 * rows, half), of)], {}
+  if kind == "Split":
+    half = ((rows, columns // 2), of)
+    return kind, [x], [np.array([columns // 2] * 2)], [half, half], {"axis": 1}
+  if kind == "Concat":
+    half = ((rows, columns // 2), of)
+    return kind, [half, half], [], [x], {"axis": 1}
+  if kind == "Append":  # a row to a cache
+    heads, width = (8, 128) if e >= 2048 else (1, 128)
+    length = e // heads // width
+    parts = [((1, heads, n, width), of) for n in (length - 1, 1, length)]
+    return "Concat", parts[:2], [], parts[2:], {"axis": 2}
+  if kind == "Expand":  # keys of a group of heads
+    parts = (4, 1, max(1, rows // 16), columns) if rows >= 16 else (1, 1, 1, columns)
+    whole = (parts[0], 4 if rows >= 16 else 1, *parts[2:])
+    return kind, [(parts, of)], [np.array(whole)], [(whole, of)], {}
+  if kind == "Gather":
+    picks = np.random.default_rng(0).integers(0, 4096, rows)
+    return kind, [((4096, columns), of), ((rows,), i64, picks)], [], [x], {"axis": 0}
+  return kind, [x], [], [x], {}
+
+
+def model_of(op, inputs, constants, outputs, attributes, of, nodes=1):
+  """A model of one node, or of several with a second input each; and what a run gives it."""
+  rng = np.random.default_rng(0)
+  domain = attributes.pop("domain", "")
+  drawn = rng.uniform(0.5, 1.0, DRAWN).astype(np.float32)
+  given, feeds, made, graph = [], {}, [], []
+
+  def info(name, shape, dtype):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+  def put(name, shape, dtype, values=None):
+    given.append(info(name, shape, dtype))
+    if values is None:
+      kind = helper.tensor_dtype_to_np_dtype(dtype)
+      values = np.resize((drawn > 0.75) if dtype == TensorProto.BOOL else drawn.astype(kind), shape)
+    feeds[name] = values
+
+  held = []
+  for k, c in enumerate(constants):
+    whole = c.dtype.kind == "i"
+    kind = np.int64 if whole else helper.tensor_dtype_to_np_dtype(of)
+    held.append(numpy_helper.from_array(np.asarray(c).astype(kind), f"c{k}"))
+  for node in range(nodes):
+    names = []
+    for k, (shape, dtype, *values) in enumerate(inputs):
+      name = f"x{k}" if k == 0 or nodes == 1 else f"x{k}_{node}"
+      if name not in feeds:
+        put(name, shape, dtype, *values)
+      names.append(name)
+    outs = [f"y{k}_{node}" for k in range(len(outputs))]
+    made += [info(name, shape, dtype) for name, (shape, dtype) in zip(outs, outputs, strict=True)]
+    graph.append(helper.make_node(op, [*names, *(c.name for c in held)], outs, domain=domain, **attributes))
+  opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+  made = helper.make_model(
+    helper.make_graph(graph, "point", given, made, held), opset_imports=opsets, ir_version=10
+  )
+  return made.SerializeToString(), feeds
+
+
+class Clock:
+  """Times of points on the present GPU."""
+
+  def __init__(self):
+    from mirage_onnx.tune.device import Gpu, present_gpu
+
+    self.gpu = Gpu(present_gpu().target)
+
+  def us(self, kind, t, sizes):
+    """Microseconds of one more, and the samples of the slope's ends."""
+    from mirage_onnx.tune.ort_run import OrtRun
+
+    gpu, of = self.gpu, TYPES[t]
+    weights = kind == "product"
+    shape = (1, *sizes) if weights else sizes
+    spec = node_of("scores" if weights else kind, shape, of)
+    if weights:
+      m, k, n = sizes
+      spec = ("MatMul", [((m, k), of), ((k, n), of)], [], [((m, n), of)], {})
+    runs, samples = (LONG_RUNS, LONG_SAMPLES) if _is_long(spec, sizes) else (RUNS, SAMPLES)
+    with gpu.scope():
+      if weights:
+        arms = []
+        for count in runs:
+          run = OrtRun(gpu, *model_of(*spec[:4], dict(spec[4]), of, count))
+          arms.append(run.captured())
+      else:
+        run = OrtRun(gpu, *model_of(*spec[:4], dict(spec[4]), of))
+
+        def several(count):
+          def work():
+            for _ in range(count):
+              run()
+
+          return gpu.capture(work)
+
+        arms = [several(count) for count in runs]
+      few, many = np.median(gpu.time_us(arms, samples), axis=1)
+    return float(many - few) / (runs[1] - runs[0]), float(few)
+
+
+def bytes_of(spec):
+  tensors = [(s, d) for s, d, *_ in (*spec[1], *spec[3])]
+  return sum(prod(s) * helper.tensor_dtype_to_np_dtype(d).itemsize for s, d in tensors)
+
+
+def _is_long(spec, sizes):
+  """Whether a point takes long, or a weight is large: with fewer runs."""
+  moved = bytes_of(spec)
+  flops = 2 * prod(sizes) if spec[0] == "MatMul" else 0
+  us = 1e6 * max(flops / ABOUT_FLOPS, moved / ABOUT_BYTES)
+  return us > LONG_US or moved > LARGE_BYTES
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add("out", type=Path)
+  add("--seconds", type=float, default=300.0)
+  add("--types", nargs="+", default=list(TYPES))
+  add("--kinds", nargs="+", default=[])
+  add("--count", action="store_true", help="how many points there are; no GPU is asked")
+  o = parser.parse_args()
+  end = time.monotonic() + o.seconds
+  lines = o.out.read_text().splitlines() if o.out.is_file() else []
+  known = {(r["kind"], r["type"], tuple(r["sizes"])) for r in map(json.loads, lines) if "kind" in r}
+  todo = [p for p in points(o.types, o.kinds) if p not in known]
+  print(f"{len(known)} points are known, {len(todo)} are asked", flush=True)
+  if o.count:
+    return 0
+  import torch  # noqa: F401  (loads the libraries that onnxruntime needs)
+  from protocol import facts
+
+  clock, done = Clock(), 0
+  with o.out.open("a") as file:
+    if not lines:
+      file.write(json.dumps(facts()) + "\n")
+    for kind, t, sizes in todo:
+      if time.monotonic() > end:
+        break
+      row = {"kind": kind, "type": t, "sizes": sizes}
+      try:
+        us, once = clock.us(kind, t, sizes)
+        row |= {"us": round(us, 3), "once": round(once, 3)}
+      except Exception as error:
+        row |= {"refused": f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"}
+      file.write(json.dumps(row) + "\n")
+      file.flush()
+      done += 1
+  print(f"{done} of {len(todo)} points", flush=True)
+  return 0 if done == len(todo) else 1
+
+
+if __name__ == "__main__":
+  sys.exit(main())
