@@ -201,6 +201,7 @@ def main():
   from whole_model import make
 
   source = Path(o.model) if o.model.endswith(".onnx") else make(o.graphs, o.model, o.work / o.model)
+  output = o.output or o.out / "optimized.onnx"
   import mirage_onnx
 
   spans, ended = Spans(o.out / "spans.jsonl"), threading.Event()
@@ -212,12 +213,7 @@ def main():
   clock = threading.Thread(target=cores, args=(spans, o.out, ended), daemon=True)
   clock.start()
   report = mirage_onnx.optimize(
-    source,
-    o.output or o.out / "optimized.onnx",
-    target=o.target,
-    budget_s=o.budget,
-    workers=o.workers,
-    emit=spans.emit,
+    source, output, target=o.target, budget_s=o.budget, workers=o.workers, emit=spans.emit
   ).report
   ended.set()
   clock.join()

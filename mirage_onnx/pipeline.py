@@ -196,11 +196,15 @@ def _optimized(
   from mirage_onnx.tune.arriving import Arriving
   from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.instances import InstanceChecks
+  from mirage_onnx.tune.kept_ends import KeptEnds
   from mirage_onnx.tune.realise import realise
   from mirage_onnx.tune.rival import predicted_choice
   from mirage_onnx.verify.weights import ModelWeights
 
   begun, said, detail = time.monotonic(), list[str](), list[str]()
+  kept = KeptEnds.of_user(outcomes, options.budget_s) if options.measure else None
+  if kept and kept.known:
+    outcomes = kept.known.only(outcomes)
   dynamic, weights = _dynamic(program, declared, options), ModelWeights(loaded)
   judge = Judge(dynamic, options.searched_margin, options.measure)
 
@@ -238,7 +242,7 @@ def _optimized(
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
       checks=Ends(budget.checks), detail=detail,
-      patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving,
+      patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving, kept=kept,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
     rival: tuple[Chosen, ...] = ()
