@@ -203,8 +203,7 @@ def _optimized(
 
   begun, said, detail = time.monotonic(), list[str](), list[str]()
   kept = KeptEnds.of_user(outcomes, options.budget_s) if options.measure else None
-  if kept and kept.known:
-    outcomes = kept.known.only(outcomes)
+  outcomes = kept.only(outcomes) if kept else outcomes
   dynamic, weights = _dynamic(program, declared, options), ModelWeights(loaded)
   judge = Judge(dynamic, options.searched_margin, options.measure)
 
@@ -261,9 +260,8 @@ def _optimized(
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
   times = _times(program, replaced, node_us, options)
   same = {(c.nodes, o.region.key) for c, o in rival} == {(c.nodes, o.region.key) for c, o in replaced}
-  return Run(
-    model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=() if same else rival
-  )
+  other = () if same else rival
+  return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=other)
 
 
 def _replayed(
