@@ -13,9 +13,12 @@ own, and a replay begins with an empty L2. Random data; ONNX Runtime's own optim
 import argparse
 import json
 import sys
+import tempfile
 import time
+from functools import partial
 from itertools import product
 from math import prod
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -35,24 +38,31 @@ SAMPLES, LONG_SAMPLES = 9, 5
 ABOUT_FLOPS, ABOUT_BYTES = 4e14, 3e12
 DRAWN = 1 << 20
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-SIDES = (64, 256, 768, 1024, 2048, 4096, 14336)
+ROWS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384)
+SIDES = (64, 256, 768, 1024, 3072, 4096, 14336)
 WIDE = 131072
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 KEYS = (512, 1024, 2048, 4096, 8192)
 BATCHES = (8, 32, 96, 384)
-ELEMENTS = (512, 8192, 65536, 262144, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+ELEMENTS = (512, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 SCORES = 1 << 28
-NORM_ROWS = (1, 16, 128, 512, 2048, 8192, 16384)
-COLUMNS = (64, 128, 384, 768, 1024, 2048, 4096, 8192)
+NORM_ROWS = (1, 16, 128, 1024, 4096, 16384)
+COLUMNS = (64, 128, 768, 1024, 4096, 8192)
+#: Of the types other than fp16: one of so many.
+FEWER = {"rows": 2, "sides": 3, "batch": 2, "elements": 2, "norm": 2}
 SAME = ("Add", "Sub", "Mul", "Div")
 UNARY = (
   "Neg", "Relu", "Sigmoid", "Tanh", "Exp", "Erf", "Gelu", "Sqrt", "Reciprocal", "IsNaN", "Cast", "Cos",
-  "Clip",
+  "Clip", "QuickGelu",
 )  # fmt: skip
 OTHERS = (
   "Pow", "Where", "Transpose", "Turned", "Slice", "Concat", "Append", "Expand", "Gather", "Split",
 )  # fmt: skip
+NORMS = (
+  "LayerNormalization", "SkipLayerNormalization", "Softmax", "BiasSoftmax", "ReduceMean", "RMSNormalization",
+)  # fmt: skip
+#: Operators of ONNX Runtime's own domain, which its optimizer makes of others.
+OWN = ("SkipLayerNormalization", "BiasSoftmax", "QuickGelu", "FusedMatMul")
 
 
 def points(types, kinds):
@@ -64,22 +74,32 @@ def points(types, kinds):
 
 
 def all_points(t):
-  for m, k, n in product(ROWS, SIDES, SIDES):
+  some = (lambda what, xs: xs) if t == "fp16" else (lambda what, xs: xs[:: FEWER[what]])
+  rows, sides = some("rows", ROWS), some("sides", SIDES)
+  for m, k, n in product(rows, sides, sides):
     if min(k, n) > 64 or max(k, n) <= 1024:
-      yield "product", (m, k, n)
-  for m, k in product(ROWS[:9:2], (768, 1024, 4096)):
-    yield "product", (m, k, WIDE)
-  for depth, s, b in product((32, 64, 128), LENGTHS, BATCHES):
+      yield "MatMul", (m, k, n)
+  for m, n in product(ROWS, (256, 1024, 4096)):  # what a bias takes depends on the rows and columns
+    yield "Gemm", (m, 1024, n)
+  for depth, s, b in product((32, 64, 128), some("batch", LENGTHS), some("batch", BATCHES)):
     if b * s * s <= SCORES:
       yield "scores", (b, s, depth, s)
       yield "values", (b, s, s, depth)
-  for depth, keys, b in product((64, 128), KEYS, (8, 32, 128)):
+  for depth, keys, b in product((64, 128), some("batch", KEYS), (8, 32, 128)):
     yield "scores", (b, 1, depth, keys)
     yield "values", (b, 1, keys, depth)
-  for s, away, b in product((128, 256, 512, 1024), (1, 2, 4), (12, 96)):  # sizes that are no multiples of 8
-    yield "scores", (b, s - away, 64, s - away)
-    yield "values", (b, s - away, s - away, 64)
-  for e in ELEMENTS:
+  for s, away, b in product((128, 256, 512, 1024, 2048), (1, 2, 4), (12, 192)):  # no multiples of 8
+    if b * s * s <= SCORES and t == "fp16":
+      yield "scores", (b, s - away, 64, s - away)
+      yield "values", (b, s - away, s - away, 64)
+  for r, c in product(some("norm", NORM_ROWS), some("norm", COLUMNS)):
+    for op in NORMS:
+      yield op, (r, c)
+  for r, c in product((65536, 1 << 18), (128, 512, 1024)):
+    if r * c <= SCORES:
+      yield "Softmax", (r, c)
+      yield "BiasSoftmax", (r, c)
+  for e in some("elements", ELEMENTS):
     for op in SAME:
       yield op, (e,)
       yield f"{op}Scalar", (e,)
@@ -87,23 +107,24 @@ def all_points(t):
       yield f"{op}Row", (e,)
       yield f"{op}Column", (e,)
       yield f"{op}Middle", (e,)
-    for op in UNARY:
+    for op in (*UNARY, *OTHERS):
       yield op, (e,)
-    for op in OTHERS:
-      yield op, (e,)
-  for rows, columns in product(NORM_ROWS, COLUMNS):
-    for op in ("LayerNormalization", "SkipLayerNormalization", "Softmax", "ReduceMean", "RMSNormalization"):
-      yield op, (rows, columns)
-  for rows in (65536, 1 << 18):
-    for columns in (128, 512, 1024):
-      if rows * columns <= SCORES:
-        yield "Softmax", (rows, columns)
+  for m, k in ((1, 1024), (1, 4096), (16, 4096)):  # as the last one of a decoder
+    yield "MatMul", (m, k, WIDE)
 
 
 def node_of(kind, sizes, of):
   """(operator, inputs: shape and type, constants, outputs: shape and type, attributes) of a point."""
   one, i64, flag = TensorProto, TensorProto.INT64, TensorProto.BOOL
-  if kind in ("scores", "values"):
+  if kind in ("MatMul", "Gemm"):
+    m, k, n = sizes
+    bias = [((n,), of)] if kind == "Gemm" else []
+    return kind, [((m, k), of), ((k, n), of), *bias], [], [((m, n), of)], {}
+  if kind == "scores":  # as the optimizer makes it of a scale and a transpose before the product
+    b, m, k, n = sizes
+    fused = {"transB": 1, "alpha": 0.125}
+    return "FusedMatMul", [((b, m, k), of), ((b, n, k), of)], [], [((b, m, n), of)], fused
+  if kind == "values":
     b, m, k, n = sizes
     return "MatMul", [((b, m, k), of), ((b, k, n), of)], [], [((b, m, n), of)], {}
   if len(sizes) == 2:
@@ -116,7 +137,12 @@ def node_of(kind, sizes, of):
     if kind == "RMSNormalization":
       return "SimplifiedLayerNormalization", [x], [scale], [x], {"axis": -1, "epsilon": 1e-5}
     if kind == "SkipLayerNormalization":
-      return kind, [x, x], [scale, scale], [x], {"domain": "com.microsoft", "epsilon": 1e-5}
+      return kind, [x, x], [scale, scale], [x], {"epsilon": 1e-5}
+    if kind == "BiasSoftmax":  # a mask for all heads
+      heads = 8 if rows % 8 == 0 else 1
+      parts = (1, heads, rows // heads, columns)
+      whole = (parts, of)
+      return kind, [whole, ((1, 1, *parts[2:]), of)], [], [whole], {"axis": 3, "is_inner_broadcast": 0}
     return kind, [x], [scale, scale], [x], {"axis": -1, "epsilon": 1e-5}
   (e,) = sizes
   columns = min(1024, e)
@@ -181,7 +207,7 @@ def node_of(kind, sizes, of):
 def model_of(op, inputs, constants, outputs, attributes, of, nodes=1):
   """A model of one node, or of several with a second input each; and what a run gives it."""
   rng = np.random.default_rng(0)
-  domain = attributes.pop("domain", "")
+  domain = "com.microsoft" if op in OWN else ""
   drawn = rng.uniform(0.5, 1.0, DRAWN).astype(np.float32)
   given, feeds, made, graph = [], {}, [], []
 
@@ -220,42 +246,41 @@ def model_of(op, inputs, constants, outputs, attributes, of, nodes=1):
 class Clock:
   """Times of points on the present GPU."""
 
-  def __init__(self):
+  def __init__(self, locks):
     from mirage_onnx.tune.device import Gpu, present_gpu
 
-    self.gpu = Gpu(present_gpu().target)
+    self.gpu, self.locks = Gpu(present_gpu().target), locks
 
   def us(self, kind, t, sizes):
-    """Microseconds of one more, and the samples of the slope's ends."""
+    """Microseconds of one more, and of one."""
+    import onnxruntime as ort
+
+    from mirage_onnx.tune.machine import gpu_alone
     from mirage_onnx.tune.ort_run import OrtRun
 
     gpu, of = self.gpu, TYPES[t]
-    weights = kind == "product"
-    shape = (1, *sizes) if weights else sizes
-    spec = node_of("scores" if weights else kind, shape, of)
-    if weights:
-      m, k, n = sizes
-      spec = ("MatMul", [((m, k), of), ((k, n), of)], [], [((m, n), of)], {})
+    spec = node_of(kind, sizes, of)
+    weights = kind in ("MatMul", "Gemm")
     runs, samples = (LONG_RUNS, LONG_SAMPLES) if _is_long(spec, sizes) else (RUNS, SAMPLES)
-    with gpu.scope():
-      if weights:
-        arms = []
-        for count in runs:
-          run = OrtRun(gpu, *model_of(*spec[:4], dict(spec[4]), of, count))
-          arms.append(run.captured())
-      else:
-        run = OrtRun(gpu, *model_of(*spec[:4], dict(spec[4]), of))
-
-        def several(count):
-          def work():
-            for _ in range(count):
-              run()
-
-          return gpu.capture(work)
-
-        arms = [several(count) for count in runs]
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    cuda = ("CUDAExecutionProvider", {"user_compute_stream": str(gpu.stream_address)})
+    made = []  # sessions are made beside the times of other processes
+    for count in runs if weights else (1,):
+      model, feeds = model_of(*spec, of, count)
+      made.append((ort.InferenceSession(model, options, providers=[cuda]), feeds))
+    with gpu_alone(self.locks), gpu.scope():
+      arms = []
+      for session, feeds in made:
+        run = OrtRun(gpu, b"", feeds, make=lambda *a, s=session, **more: s)
+        arms += [gpu.capture(partial(_several, run, count)) for count in ((1,) if weights else runs)]
       few, many = np.median(gpu.time_us(arms, samples), axis=1)
     return float(many - few) / (runs[1] - runs[0]), float(few)
+
+
+def _several(run, count):
+  for _ in range(count):
+    run()
 
 
 def bytes_of(spec):
@@ -266,34 +291,17 @@ def bytes_of(spec):
 def _is_long(spec, sizes):
   """Whether a point takes long, or a weight is large: with fewer runs."""
   moved = bytes_of(spec)
-  flops = 2 * prod(sizes) if spec[0] == "MatMul" else 0
+  flops = 2 * prod(sizes) if len(sizes) > 2 else 0
   us = 1e6 * max(flops / ABOUT_FLOPS, moved / ABOUT_BYTES)
   return us > LONG_US or moved > LARGE_BYTES
 
 
-def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  add = parser.add_argument
-  add("out", type=Path)
-  add("--seconds", type=float, default=300.0)
-  add("--types", nargs="+", default=list(TYPES))
-  add("--kinds", nargs="+", default=[])
-  add("--count", action="store_true", help="how many points there are; no GPU is asked")
-  o = parser.parse_args()
-  end = time.monotonic() + o.seconds
-  lines = o.out.read_text().splitlines() if o.out.is_file() else []
-  known = {(r["kind"], r["type"], tuple(r["sizes"])) for r in map(json.loads, lines) if "kind" in r}
-  todo = [p for p in points(o.types, o.kinds) if p not in known]
-  print(f"{len(known)} points are known, {len(todo)} are asked", flush=True)
-  if o.count:
-    return 0
+def ask(todo, end, out, locks):
+  """Times of points, a line each, in a process of its own."""
   import torch  # noqa: F401  (loads the libraries that onnxruntime needs)
-  from protocol import facts
 
-  clock, done = Clock(), 0
-  with o.out.open("a") as file:
-    if not lines:
-      file.write(json.dumps(facts()) + "\n")
+  clock = Clock(locks)
+  with out.open("a") as file:
     for kind, t, sizes in todo:
       if time.monotonic() > end:
         break
@@ -305,7 +313,40 @@ def main():
         row |= {"refused": f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"}
       file.write(json.dumps(row) + "\n")
       file.flush()
-      done += 1
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  add = parser.add_argument
+  add("out", type=Path)
+  add("--seconds", type=float, default=300.0)
+  add("--types", nargs="+", default=list(TYPES))
+  add("--kinds", nargs="+", default=[])
+  add("--jobs", type=int, default=4, help="processes that make sessions; one of them times at a time")
+  add("--count", action="store_true", help="how many points there are; no GPU is asked")
+  o = parser.parse_args()
+  end = time.monotonic() + o.seconds
+  lines = o.out.read_text().splitlines() if o.out.is_file() else []
+  known = {(r["kind"], r["type"], tuple(r["sizes"])) for r in map(json.loads, lines) if "kind" in r}
+  todo = [p for p in points(o.types, o.kinds) if p not in known]
+  print(f"{len(known)} points are known, {len(todo)} are asked", flush=True)
+  if o.count:
+    return 0
+  from protocol import facts
+
+  from mirage_onnx.superopt.structures import cache_folder
+
+  if not lines:
+    o.out.write_text(json.dumps(facts()) + "\n")
+  with tempfile.TemporaryDirectory() as folder:
+    locks = cache_folder("locks") or Path(folder)  # that of every optimize beside it
+    made = get_context("spawn")
+    processes = [made.Process(target=ask, args=(todo[n :: o.jobs], end, o.out, locks)) for n in range(o.jobs)]
+    for p in processes:
+      p.start()
+    for p in processes:
+      p.join()
+  done = len(o.out.read_text().splitlines()) - max(1, len(lines))
   print(f"{done} of {len(todo)} points", flush=True)
   return 0 if done == len(todo) else 1
 
