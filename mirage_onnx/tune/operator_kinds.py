@@ -1,0 +1,126 @@
+"""As what a node is looked up in a grid of measured times (``operator_grid.py``): kind, type and sizes.
+
+The kinds are those of ``bench/operator_times.py``. An elementwise operator is several: both operands of one
+shape (``Add``), a number (``AddScalar``), a row of the last dimension (``AddRow``), one number a row
+(``AddColumn``), and other broadcasts (``AddMiddle``). Products of two activations have the kinds of
+attention: ``scores`` (many columns, of a short depth) and ``values``; a library's kernels for them depend on
+what divides their sizes. None: a node of which no grid says anything.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import NamedTuple
+
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.program import Node, Program
+
+TYPES = {DType.F16: "fp16", DType.BF16: "bf16", DType.F32: "fp32"}
+#: Operators with two operands of one shape, and the one whose broadcasts were measured for it.
+BINARY = {"Add": "Add", "Sub": "Add", "Mul": "Mul", "Div": "Mul", "Max": "Add", "Min": "Add"}
+NORMS = ("LayerNormalization", "Softmax", "ReduceMean")
+#: What is measured as another one.
+ALIKE = {
+  "ReduceSum": "ReduceMean", "ReduceMax": "ReduceMean", "LogSoftmax": "Softmax",
+  "SimplifiedLayerNormalization": "RMSNormalization", "Swish": "QuickGelu",
+}  # fmt: skip
+#: What counts by what it yields.
+OTHERS = ("Slice", "Split", "Expand", "Gather", "Cast", "Where", "Pow", "Clip")
+REDUCTIONS = ("mean", "sum", "rmax")
+#: What divides the sizes of a product matters up to here.
+ALIGNED = 8
+
+
+class Use(NamedTuple):
+  """A place in a grid."""
+
+  kind: str
+  dtype: str
+  sizes: tuple[int, ...]
+
+
+def use_of(node: Node, program: Program) -> Use | None:
+  """The place of a node of static shapes."""
+  out = program.tensors.get(node.outputs[0]) if node.outputs else None
+  if out is None or not out.is_static:
+    return None
+  shapes = [program.numbers(i) for i in node.inputs if i]
+  first = program.tensors.get(node.inputs[0]) if node.inputs else None
+  typed = program.tensors.get(node.inputs[1]) if node.op_type == "Where" else first
+  if typed is None or first is None or typed.dtype not in TYPES or any(s is None for s in shapes):
+    return None
+  dtype = TYPES[typed.dtype]
+  if any(s.op == "matmul" for s in node.steps):
+    return _product(node, program, dtype)
+  op = ALIKE.get(node.op_type, node.op_type)
+  made = sum(prod(program.numbers(o) or ()) for o in node.outputs)
+  if op in BINARY and len(node.inputs) == 2:
+    return Use(_broadcast(op, node, program), dtype, (made,))
+  if op in NORMS or op == "RMSNormalization":
+    found = _rows(node, program)
+    return Use(op, dtype, found) if found else None
+  if op == "Transpose":
+    attr = next((s.attr for s in node.steps if s.op == "transpose"), None)
+    turned = isinstance(attr, tuple) and attr[-1] != len(attr) - 1
+    return Use("Turned" if turned else "Transpose", dtype, (made,))
+  if op == "Concat":
+    same = len({s[-1] for s in shapes if s}) == 1
+    return Use("Append" if same else "Concat", dtype, (made,))
+  return Use(op, dtype, (made if op in OTHERS else max(made, prod(shapes[0] or ())),))
+
+
+def _product(node: Node, program: Program, dtype: str) -> Use | None:
+  """Of a product: with a weight, or of two activations."""
+  if sum(s.op == "matmul" for s in node.steps) > 1 or any(s.op == "stored" for s in node.steps):
+    return None
+  out = program.numbers(node.outputs[0]) or (1,)
+  weights = [program.numbers(i) or () for i in node.inputs[:2] if i in program.weights]
+  if weights and len(weights[0]) >= 2:
+    n = out[-1]
+    k = prod(weights[0]) // max(1, n)
+    return Use("MatMul", dtype, (max(1, prod(out[:-1])), k, n))
+  left = program.numbers(node.inputs[0]) or ()
+  if len(out) < 2 or len(left) < 2:
+    return None
+  return batched(dtype, prod(out[:-2]), out[-2], left[-1], out[-1])
+
+
+def batched(dtype: str, b: int, m: int, k: int, n: int) -> Use:
+  """The place of ``b`` products of m x k with k x n, neither of them a weight.
+
+  With another number of rows than columns those count as more or fewer of as many rows as columns.
+  """
+  divisor = gcd(gcd(k, n), ALIGNED)
+  name, length, depth = ("scores", n, k) if n >= k else ("values", k, n)
+  if m == 1:
+    return Use(f"{name} of a row/{divisor}", dtype, (b, length, depth))
+  return Use(f"{name}/{divisor}", dtype, (max(1, round(b * m / length)), length, depth))
+
+
+def _broadcast(op: str, node: Node, program: Program) -> str:
+  """The kind of an elementwise operator of two operands."""
+  out = program.numbers(node.outputs[0]) or ()
+  small = min((program.numbers(i) or () for i in node.inputs), key=prod)
+  if prod(small) == 1 and prod(out) > 1:
+    return f"{op}Scalar" if op not in ("Max", "Min") else "AddScalar"
+  if prod(small) == prod(out):
+    return op if op not in ("Max", "Min") else "Add"
+  like = BINARY[op]
+  if prod(small) == small[-1] == out[-1]:
+    return f"{like}Row"
+  if small[-1] == 1 and prod(small) == prod(out[:-1]):
+    return f"{like}Column"
+  return f"{like}Middle"
+
+
+def _rows(node: Node, program: Program) -> tuple[int, int] | None:
+  """Rows, and columns that a norm or a reduction takes together; None where those are not the last."""
+  step = next((s for s in node.steps if s.op in REDUCTIONS), None)
+  shape = program.numbers(node.inputs[0])
+  if step is None or shape is None or not isinstance(step.attr, tuple):
+    return None
+  axes = sorted(step.attr)
+  if axes != [*range(len(shape) - len(axes), len(shape))]:
+    return None
+  columns = prod(shape[len(shape) - len(axes) :])
+  return max(1, prod(shape) // max(1, columns)), columns
