@@ -91,7 +91,9 @@ def batched(dtype: str, b: int, m: int, k: int, n: int) -> Use:
   With another number of rows than columns those count as more or fewer of as many rows as columns.
   """
   divisor = gcd(gcd(k, n), ALIGNED)
-  name, length, depth = ("scores", n, k) if n >= k else ("values", k, n)
+  # Scores have about as many columns as rows, values are as deep as they have rows.
+  is_scores = n >= k if m == 1 else max(m, n) * min(m, k) <= max(m, k) * min(m, n)
+  name, length, depth = ("scores", n, k) if is_scores else ("values", k, n)
   if m == 1:
     return Use(f"{name} of a row/{divisor}", dtype, (b, length, depth))
   return Use(f"{name}/{divisor}", dtype, (max(1, round(b * m / length)), length, depth))
