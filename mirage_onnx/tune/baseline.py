@@ -19,8 +19,8 @@ from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
-from mirage_onnx.tune.operator_grid import Grid
-from mirage_onnx.tune.operator_kinds import use_of
+from mirage_onnx.tune.operator_grid import OperatorGrid
+from mirage_onnx.tune.operator_kinds import place_of
 from mirage_onnx.tune.ort_joins import FREE, Guest, joined
 from mirage_onnx.tune.other_gpu import measured_like, product_us, scaled_us
 
@@ -44,7 +44,7 @@ class Table:
   source: str
   ops: Mapping[str, tuple[tuple[float, float], ...]]
   matmul: tuple[tuple[int, int, int, float], ...]
-  grid: Grid | None = None
+  grid: OperatorGrid | None = None
 
   @property
   def most_elements(self) -> int:
@@ -94,7 +94,7 @@ def load_table(target: Target) -> Table | None:
   data = json.loads(target.table or path.read_text())
   data.setdefault("gpu", target.gpu)
   if "points" in data:
-    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", {}, (), Grid.of(data["points"]))
+    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", {}, (), OperatorGrid.of(data["points"]))
   ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
   matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
   return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
@@ -132,13 +132,13 @@ def node_times_us(program: Program, table: Table) -> dict[str, float]:
 
 def _guest_us(guest: Guest, host: Node, program: Program, table: Table) -> float:
   """What a host takes longer with its guest, as far as that is known."""
-  use = use_of(host, program) if table.grid and guest.joint else None
-  if use is None or table.grid is None:
+  place = place_of(host, program) if table.grid and guest.joint else None
+  if place is None or table.grid is None:
     return 0.0
   if guest.joint == BIAS:
-    m, _, n = use.sizes
-    return table.grid.us(BIAS, use.dtype, (m * n,)) or 0.0
-  both, alone = (table.grid.us(kind, use.dtype, use.sizes) for kind in (guest.joint, use.kind))
+    m, _, n = place.sizes
+    return table.grid.us(BIAS, place.dtype, (m * n,)) or 0.0
+  both, alone = (table.grid.us(kind, place.dtype, place.sizes) for kind in (guest.joint, place.kind))
   return max(0.0, both - alone) if both is not None and alone is not None else 0.0
 
 
@@ -185,18 +185,18 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
   return time_us
 
 
-def _grid_us(node: Node, program: Program, grid: Grid) -> float | None:
+def _grid_us(node: Node, program: Program, grid: OperatorGrid) -> float | None:
   if node.op_type in COPIES and program.weights.issuperset(node.inputs):
     return 0.0  # folded when the session is made
-  use = use_of(node, program)
-  if use is None:
+  place = place_of(node, program)
+  if place is None:
     return None
-  us = grid.us(use.kind, use.dtype, use.sizes)
+  us = grid.us(place.kind, place.dtype, place.sizes)
   if us is not None and node.op_type == "Gemm" and len(node.inputs) > 2:
-    m, _, n = use.sizes
-    us += grid.us(BIAS, use.dtype, (m * n,)) or 0.0
+    m, _, n = place.sizes
+    us += grid.us(BIAS, place.dtype, (m * n,)) or 0.0
   if us is None and node.steps and node.barrier is None and len(node.steps) == 1:  # as its like
-    return grid.us("Mul" if len(node.inputs) == 2 else "Exp", use.dtype, use.sizes)
+    return grid.us("Mul" if len(node.inputs) == 2 else "Exp", place.dtype, place.sizes)
   return us
 
 

@@ -18,7 +18,7 @@ Points = Mapping[tuple[int, ...], float]
 
 
 @dataclass(frozen=True)
-class Axes:
+class PointsOfKind:
   """The points of one kind and type, and along each of their sizes what was measured, ascending."""
 
   points: Points
@@ -58,17 +58,17 @@ def _around(marks: Sequence[int], size: int) -> tuple[tuple[int, float], ...]:
 
 
 @dataclass(frozen=True)
-class Grid:
+class OperatorGrid:
   """``kinds``: (kind, type) -> its points."""
 
-  kinds: Mapping[tuple[str, str], Axes]
+  kinds: Mapping[tuple[str, str], PointsOfKind]
 
   @classmethod
-  def of(cls, points: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> "Grid":
+  def of(cls, points: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> "OperatorGrid":
     """Of type -> kind -> rows of sizes and microseconds, as a table's file has them."""
     return cls(
       {
-        (kind, dtype): Axes({tuple(int(s) for s in sizes): float(us) for *sizes, us in rows})
+        (kind, dtype): PointsOfKind({tuple(int(s) for s in sizes): float(us) for *sizes, us in rows})
         for dtype, kinds in points.items()
         for kind, rows in kinds.items()
       }

@@ -2,28 +2,27 @@
 
 The kinds are those of ``bench/operator_times.py``. An elementwise operator is several: both operands of one
 shape (``Add``), a number (``AddScalar``), a row of the last dimension (``AddRow``), one number a row
-(``AddColumn``), and other broadcasts (``AddMiddle``). Products of two activations have the kinds of
-attention: ``scores`` (many columns, of a short depth) and ``values``; a library's kernels for them depend on
-what divides their sizes. None: a node of which no grid says anything.
+(``AddColumn``), and other broadcasts (``AddMiddle``). Products of two activations are ``scores`` (about as
+many columns as rows, of a short depth) or ``values`` (about as deep as they have rows); a library's kernels
+for them depend on what divides their sizes. What reduces its last dimensions has rows and columns. None: a
+node of which no grid says anything.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from functools import cache
 from math import gcd, prod
 from typing import NamedTuple
 
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.program import Node, Program
+from mirage_onnx.ir.program import Node, Program, Step
+from mirage_onnx.targets import table_path
 
 TYPES = {DType.F16: "fp16", DType.BF16: "bf16", DType.F32: "fp32"}
 #: Operators with two operands of one shape, and the one whose broadcasts were measured for it.
 BINARY = {"Add": "Add", "Sub": "Add", "Mul": "Mul", "Div": "Mul", "Max": "Add", "Min": "Add"}
-NORMS = ("LayerNormalization", "Softmax", "ReduceMean")
-#: What is measured as another one.
-ALIKE = {
-  "ReduceSum": "ReduceMean", "ReduceMax": "ReduceMean", "LogSoftmax": "Softmax",
-  "SimplifiedLayerNormalization": "RMSNormalization", "Swish": "QuickGelu",
-}  # fmt: skip
 #: What counts by what it yields.
 OTHERS = ("Slice", "Split", "Expand", "Gather", "Cast", "Where", "Pow", "Clip")
 REDUCTIONS = ("mean", "sum", "rmax")
@@ -31,15 +30,15 @@ REDUCTIONS = ("mean", "sum", "rmax")
 ALIGNED = 8
 
 
-class Use(NamedTuple):
-  """A place in a grid."""
+class GridPlace(NamedTuple):
+  """Where a node is looked up."""
 
   kind: str
   dtype: str
   sizes: tuple[int, ...]
 
 
-def use_of(node: Node, program: Program) -> Use | None:
+def place_of(node: Node, program: Program) -> GridPlace | None:
   """The place of a node of static shapes."""
   out = program.tensors.get(node.outputs[0]) if node.outputs else None
   if out is None or not out.is_static:
@@ -52,24 +51,24 @@ def use_of(node: Node, program: Program) -> Use | None:
   dtype = TYPES[typed.dtype]
   if any(s.op == "matmul" for s in node.steps):
     return _product(node, program, dtype)
-  op = ALIKE.get(node.op_type, node.op_type)
+  op = _alike().get(node.op_type, node.op_type)
   made = sum(prod(program.numbers(o) or ()) for o in node.outputs)
   if op in BINARY and len(node.inputs) == 2:
-    return Use(_broadcast(op, node, program), dtype, (made,))
-  if op in NORMS or op == "RMSNormalization":
-    found = _rows(node, program)
-    return Use(op, dtype, found) if found else None
+    return GridPlace(_broadcast(op, node, program), dtype, (made,))
+  if reduced := next((s for s in node.steps if s.op in REDUCTIONS), None):
+    found = _rows(reduced, program.numbers(node.inputs[0]) or ())
+    return GridPlace(op, dtype, found) if found else None
   if op == "Transpose":
     attr = next((s.attr for s in node.steps if s.op == "transpose"), None)
     turned = isinstance(attr, tuple) and attr[-1] != len(attr) - 1
-    return Use("Turned" if turned else "Transpose", dtype, (made,))
+    return GridPlace("Turned" if turned else "Transpose", dtype, (made,))
   if op == "Concat":
     same = len({s[-1] for s in shapes if s}) == 1
-    return Use("Append" if same else "Concat", dtype, (made,))
-  return Use(op, dtype, (made if op in OTHERS else max(made, prod(shapes[0] or ())),))
+    return GridPlace("Append" if same else "Concat", dtype, (made,))
+  return GridPlace(op, dtype, (made if op in OTHERS else max(made, prod(shapes[0] or ())),))
 
 
-def _product(node: Node, program: Program, dtype: str) -> Use | None:
+def _product(node: Node, program: Program, dtype: str) -> GridPlace | None:
   """Of a product: with a weight, or of two activations."""
   if sum(s.op == "matmul" for s in node.steps) > 1 or any(s.op == "stored" for s in node.steps):
     return None
@@ -78,14 +77,14 @@ def _product(node: Node, program: Program, dtype: str) -> Use | None:
   if weights and len(weights[0]) >= 2:
     n = out[-1]
     k = prod(weights[0]) // max(1, n)
-    return Use("MatMul", dtype, (max(1, prod(out[:-1])), k, n))
+    return GridPlace("MatMul", dtype, (max(1, prod(out[:-1])), k, n))
   left = program.numbers(node.inputs[0]) or ()
   if len(out) < 2 or len(left) < 2:
     return None
   return batched(dtype, prod(out[:-2]), out[-2], left[-1], out[-1])
 
 
-def batched(dtype: str, b: int, m: int, k: int, n: int) -> Use:
+def batched(dtype: str, b: int, m: int, k: int, n: int) -> GridPlace:
   """The place of ``b`` products of m x k with k x n, neither of them a weight.
 
   With another number of rows than columns those count as more or fewer of as many rows as columns.
@@ -95,8 +94,8 @@ def batched(dtype: str, b: int, m: int, k: int, n: int) -> Use:
   is_scores = n >= k if m == 1 else max(m, n) * min(m, k) <= max(m, k) * min(m, n)
   name, length, depth = ("scores", n, k) if is_scores else ("values", k, n)
   if m == 1:
-    return Use(f"{name} of a row/{divisor}", dtype, (b, length, depth))
-  return Use(f"{name}/{divisor}", dtype, (max(1, round(b * m / length)), length, depth))
+    return GridPlace(f"{name} of a row/{divisor}", dtype, (b, length, depth))
+  return GridPlace(f"{name}/{divisor}", dtype, (max(1, round(b * m / length)), length, depth))
 
 
 def _broadcast(op: str, node: Node, program: Program) -> str:
@@ -115,14 +114,17 @@ def _broadcast(op: str, node: Node, program: Program) -> str:
   return f"{like}Middle"
 
 
-def _rows(node: Node, program: Program) -> tuple[int, int] | None:
-  """Rows, and columns that a norm or a reduction takes together; None where those are not the last."""
-  step = next((s for s in node.steps if s.op in REDUCTIONS), None)
-  shape = program.numbers(node.inputs[0])
-  if step is None or shape is None or not isinstance(step.attr, tuple):
-    return None
-  axes = sorted(step.attr)
-  if axes != [*range(len(shape) - len(axes), len(shape))]:
+def _rows(reduced: Step, shape: tuple[int, ...]) -> tuple[int, int] | None:
+  """Rows, and columns that are taken together; None where those are not the last dimensions."""
+  axes = sorted(reduced.attr) if isinstance(reduced.attr, tuple) else []
+  if not axes or axes != [*range(len(shape) - len(axes), len(shape))]:
     return None
   columns = prod(shape[len(shape) - len(axes) :])
   return max(1, prod(shape) // max(1, columns)), columns
+
+
+@cache
+def _alike() -> Mapping[str, str]:
+  """Operator -> the one that was measured for it."""
+  found: dict[str, str] = json.loads(table_path("ort_fusions").read_text())["alike"]
+  return found

@@ -5,12 +5,12 @@ import pytest
 from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.tune.operator_kinds import batched, use_of
+from mirage_onnx.tune.operator_kinds import batched, place_of
 
 
 def uses(net, *outputs):
   program = import_model(load_model(net.model(*outputs)))
-  return [use_of(n, program) for n in program.nodes]
+  return [place_of(n, program) for n in program.nodes]
 
 
 @pytest.mark.parametrize(
