@@ -3,10 +3,11 @@
     python3 bench/operator_times.py OUT.jsonl [--seconds 300] [--types fp16 bf16 fp32] [--kinds product ...]
 
 A line is a point: ``kind``, ``type``, ``sizes``, ``us``. Points that OUT has already are passed over, so the
-same command goes on; what cannot be run says why (``refused``). A time is what one more run adds to a CUDA
-graph of several (``RUNS``): the operator's part of a replayed model, its launch included. Activations are
-those of the run before, as in a model, and weights come from memory: each of the nodes of a product has its
-own, and a replay begins with an empty L2. Random data; ONNX Runtime's own optimizer as it comes.
+same command goes on; what cannot be run says why (``refused``). A time is that of a CUDA graph of several
+runs, without what a first kernel takes longer, over their number: the operator's part of a replayed model,
+its launch included. Activations are those of the run before, as in a model, and weights come from memory:
+each of the nodes of a product has its own, and a replay begins with an empty L2. Random data; ONNX Runtime's
+own optimizer as it comes.
 ``python bench/operator_table.py`` makes the tables of ``mirage_onnx/targets/tables`` of it.
 """
 
@@ -29,11 +30,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 TYPES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "fp32": TensorProto.FLOAT}
 OPSET = 20
-#: Runs (or nodes with a weight each) in one graph; one more is the slope between.
-RUNS = (1, 5)
-#: Of points that take long, or have large weights.
-LONG_RUNS, LONG_US, LARGE_BYTES = (1, 2), 300.0, 1 << 25
-SAMPLES, LONG_SAMPLES = 9, 5
+#: Runs (or nodes with a weight each) in one graph, at most, and for so many microseconds or bytes about.
+MOST_RUNS, LONG_US, LARGE_BYTES = 16, 600.0, 1 << 27
+SAMPLES = 5
 #: FLOP/s and bytes/s that tell about how long a point takes.
 ABOUT_FLOPS, ABOUT_BYTES = 4e14, 3e12
 DRAWN = 1 << 20
@@ -249,10 +248,10 @@ class Clock:
   def __init__(self, locks):
     from mirage_onnx.tune.device import Gpu, present_gpu
 
-    self.gpu, self.locks = Gpu(present_gpu().target), locks
+    self.gpu, self.locks, self.first_us = Gpu(present_gpu().target), locks, None
 
   def us(self, kind, t, sizes):
-    """Microseconds of one more, and of one."""
+    """Microseconds of one more run, or of one more node with weights of its own."""
     import onnxruntime as ort
 
     from mirage_onnx.tune.machine import gpu_alone
@@ -261,21 +260,31 @@ class Clock:
     gpu, of = self.gpu, TYPES[t]
     spec = node_of(kind, sizes, of)
     weights = kind in ("MatMul", "Gemm")
-    runs, samples = (LONG_RUNS, LONG_SAMPLES) if _is_long(spec, sizes) else (RUNS, SAMPLES)
+    count = counts_of(spec, sizes)
     options = ort.SessionOptions()
     options.log_severity_level = 3
     cuda = ("CUDAExecutionProvider", {"user_compute_stream": str(gpu.stream_address)})
-    made = []  # sessions are made beside the times of other processes
-    for count in runs if weights else (1,):
-      model, feeds = model_of(*spec, of, count)
-      made.append((ort.InferenceSession(model, options, providers=[cuda]), feeds))
+    model, feeds = model_of(*spec, of, count if weights else 1)
+    session = ort.InferenceSession(model, options, providers=[cuda])  # beside the times of other processes
     with gpu_alone(self.locks), gpu.scope():
-      arms = []
-      for session, feeds in made:
-        run = OrtRun(gpu, b"", feeds, make=lambda *a, s=session, **more: s)
-        arms += [gpu.capture(partial(_several, run, count)) for count in ((1,) if weights else runs)]
-      few, many = np.median(gpu.time_us(arms, samples), axis=1)
-    return float(many - few) / (runs[1] - runs[0]), float(few)
+      run = OrtRun(gpu, b"", feeds, make=lambda *a, **more: session)
+      arm = gpu.capture(partial(_several, run, 1 if weights else count))
+      if self.first_us is None:
+        self.first_us = self._first_us()
+      took = float(np.median(gpu.time_us([arm], SAMPLES)))
+    return max(0.0, took - self.first_us) / count
+
+  def _first_us(self):
+    """What the first kernel of a graph takes longer than those behind it."""
+    from mirage_onnx.tune.rates import _loaded
+
+    kernel = _loaded(self.gpu, 'extern "C" __global__ void nop() {}', "nop")
+
+    def several(count):
+      return lambda: [self.gpu.launch(kernel, (1, 1, 1), 32, []) for _ in range(count)]
+
+    one, many = np.median(self.gpu.time_us([self.gpu.capture(several(n)) for n in (1, 41)], 9), axis=1)
+    return float(one - (many - one) / 40)
 
 
 def _several(run, count):
@@ -288,12 +297,12 @@ def bytes_of(spec):
   return sum(prod(s) * helper.tensor_dtype_to_np_dtype(d).itemsize for s, d in tensors)
 
 
-def _is_long(spec, sizes):
-  """Whether a point takes long, or a weight is large: with fewer runs."""
+def counts_of(spec, sizes):
+  """Runs, or nodes, in one graph: fewer where one takes long, or its tensors are large."""
   moved = bytes_of(spec)
   flops = 2 * prod(sizes) if len(sizes) > 2 else 0
   us = 1e6 * max(flops / ABOUT_FLOPS, moved / ABOUT_BYTES)
-  return us > LONG_US or moved > LARGE_BYTES
+  return int(max(2, min(MOST_RUNS, LONG_US / max(us, 1e-9), LARGE_BYTES / moved)))
 
 
 def ask(todo, end, out, locks):
@@ -307,8 +316,7 @@ def ask(todo, end, out, locks):
         break
       row = {"kind": kind, "type": t, "sizes": sizes}
       try:
-        us, once = clock.us(kind, t, sizes)
-        row |= {"us": round(us, 3), "once": round(once, 3)}
+        row["us"] = round(clock.us(kind, t, sizes), 3)
       except Exception as error:
         row |= {"refused": f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"}
       file.write(json.dumps(row) + "\n")

@@ -78,7 +78,7 @@ class Options:
   target: Target
   margin: float = 0.2
   budget_s: float = 300.0
-  workers: int | None = None
+  workers: int | str | None = None
   measure: bool = False
   tries: int = 8
   bound: SearchBound = field(default_factory=SearchBound)
