@@ -202,8 +202,8 @@ def _optimized(
   from mirage_onnx.verify.weights import ModelWeights
 
   begun, said, detail = time.monotonic(), list[str](), list[str]()
-  kept = KeptEnds.of_user(outcomes, options.budget_s) if options.measure else None
-  outcomes = kept.only(outcomes) if kept else outcomes
+  if kept := KeptEnds.of_user(outcomes, options.budget_s) if options.measure else None:
+    outcomes = kept.only(outcomes)
   dynamic, weights = _dynamic(program, declared, options), ModelWeights(loaded)
   judge = Judge(dynamic, options.searched_margin, options.measure)
 
@@ -229,9 +229,8 @@ def _optimized(
     else:
       outcomes = searched(None, None)
       over()
-    alone, checked = (
-      alone_us(program.sized(declared.typical), options.target), InstanceChecks.of_user(weights)
-    )  # fmt: skip
+    alone = alone_us(program.sized(declared.typical), options.target)
+    checked = InstanceChecks.of_user(weights)
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
@@ -259,9 +258,9 @@ def _optimized(
     outcomes = _left(outcomes, chosen, replaced, done.refused)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
   times = _times(program, replaced, node_us, options)
-  same = {(c.nodes, o.region.key) for c, o in rival} == {(c.nodes, o.region.key) for c, o in replaced}
-  other = () if same else rival
-  return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=other)
+  if {(c.nodes, o.region.key) for c, o in rival} == {(c.nodes, o.region.key) for c, o in replaced}:
+    rival = ()
+  return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=rival)
 
 
 def _replayed(

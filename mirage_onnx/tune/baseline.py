@@ -19,7 +19,7 @@ from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
-from mirage_onnx.tune.operator_grid import OperatorGrid
+from mirage_onnx.tune.operator_grid import TimesGrid
 from mirage_onnx.tune.operator_kinds import place_of
 from mirage_onnx.tune.ort_joins import FREE, Guest, joined
 from mirage_onnx.tune.other_gpu import measured_like, product_us, scaled_us
@@ -44,7 +44,7 @@ class Table:
   source: str
   ops: Mapping[str, tuple[tuple[float, float], ...]]
   matmul: tuple[tuple[int, int, int, float], ...]
-  grid: OperatorGrid | None = None
+  grid: TimesGrid | None = None
 
   @property
   def most_elements(self) -> int:
@@ -94,7 +94,7 @@ def load_table(target: Target) -> Table | None:
   data = json.loads(target.table or path.read_text())
   data.setdefault("gpu", target.gpu)
   if "points" in data:
-    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", {}, (), OperatorGrid.of(data["points"]))
+    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", {}, (), TimesGrid.of(data["points"]))
   ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
   matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
   return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
@@ -185,7 +185,7 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
   return time_us
 
 
-def _grid_us(node: Node, program: Program, grid: OperatorGrid) -> float | None:
+def _grid_us(node: Node, program: Program, grid: TimesGrid) -> float | None:
   if node.op_type in COPIES and program.weights.issuperset(node.inputs):
     return 0.0  # folded when the session is made
   place = place_of(node, program)

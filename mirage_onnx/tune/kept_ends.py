@@ -54,7 +54,7 @@ class KeptEnds:
     machine = present_machine() if folder is not None else None
     if machine is None:
       return None
-    setting = {**machine.text, "asked": source_digest(*SEARCH_SOURCES, "verify", "match", "tune")}
+    setting = {**machine.text, "asked": source_digest(*SEARCH_SOURCES, "verify", "match", "choosing", "tune")}
     return cls(KeptFolder(folder, setting), outcomes, budget_s)
 
   def only(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:

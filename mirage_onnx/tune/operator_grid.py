@@ -58,13 +58,13 @@ def _around(marks: Sequence[int], size: int) -> tuple[tuple[int, float], ...]:
 
 
 @dataclass(frozen=True)
-class OperatorGrid:
+class TimesGrid:
   """``kinds``: (kind, type) -> its points."""
 
   kinds: Mapping[tuple[str, str], PointsOfKind]
 
   @classmethod
-  def of(cls, points: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> "OperatorGrid":
+  def of(cls, points: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> "TimesGrid":
     """Of type -> kind -> rows of sizes and microseconds, as a table's file has them."""
     return cls(
       {

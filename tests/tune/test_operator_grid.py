@@ -2,9 +2,9 @@
 
 import pytest
 
-from mirage_onnx.tune.operator_grid import OperatorGrid
+from mirage_onnx.tune.operator_grid import TimesGrid
 
-GRID = OperatorGrid.of(
+GRID = TimesGrid.of(
   {
     "fp16": {
       "Exp": [[1000, 1.0], [100_000, 100.0]],

@@ -9,10 +9,10 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.target import H200
 from mirage_onnx.tune import baseline
 from mirage_onnx.tune.baseline import Table, alone_us, node_times_us
-from mirage_onnx.tune.operator_grid import OperatorGrid
+from mirage_onnx.tune.operator_grid import TimesGrid
 from mirage_onnx.tune.ort_joins import Guest, joined
 
-GRID = OperatorGrid.of({
+GRID = TimesGrid.of({
   "fp16": {
     "MatMul": [[m, k, n, 5.0] for m in (1, 4096) for k in (1, 4096) for n in (1, 4096)],
     "Bias": [[1, 2.0], [1 << 24, 2.0]], "AddRow": [[1, 3.0], [1 << 24, 3.0]],
