@@ -192,6 +192,7 @@ def main():
   add("--budget", type=float, default=300.0)
   add("--workers", type=int)
   add("--out", type=Path, default=Path("out"))
+  add("--output", type=Path, help="of the optimized model (default DIR/optimized.onnx)")
   add("--work", type=Path, default=Path("/tmp/whole"))
   add("--graphs", default=str(ROOT / ".dev" / "whole" / "graphs.zip"))
   add("--fake", action="store_true")
@@ -200,6 +201,7 @@ def main():
   from whole_model import make
 
   source = Path(o.model) if o.model.endswith(".onnx") else make(o.graphs, o.model, o.work / o.model)
+  output = o.output or o.out / "optimized.onnx"
   import mirage_onnx
 
   spans, ended = Spans(o.out / "spans.jsonl"), threading.Event()
@@ -211,7 +213,7 @@ def main():
   clock = threading.Thread(target=cores, args=(spans, o.out, ended), daemon=True)
   clock.start()
   report = mirage_onnx.optimize(
-    source, o.out / "optimized.onnx", target=o.target, budget_s=o.budget, workers=o.workers, emit=spans.emit
+    source, output, target=o.target, budget_s=o.budget, workers=o.workers, emit=spans.emit
   ).report
   ended.set()
   clock.join()

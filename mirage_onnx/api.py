@@ -41,6 +41,7 @@ from mirage_onnx.report.schema import SCHEMA, check_report
 from mirage_onnx.report.summary import summary
 from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
+from mirage_onnx.search_workers import check_workers
 from mirage_onnx.several_targets import run_several
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
@@ -83,7 +84,7 @@ def optimize(
   target: str | None = None,
   budget_s: float | None = None,
   margin: float = 0.2,
-  workers: int | None = None,
+  workers: int | str | None = None,
   external: str | None = None,
   emit: events.Emit | None = None,
   journal: str | Path | None = None,
@@ -111,7 +112,8 @@ def optimize(
       budget_s: seconds for the whole run (default 300); what it does not reach is left as it was.
       margin: the least predicted gain of a region, as a share of its time; no matter with ``local``. Below
           0: regions that are expected to be slower, too (for tests of kernels).
-      workers: processes of the search (default: one per core).
+      workers: processes of the search (default: one per core), or a Ray cluster: ``auto`` or
+          ``ray://HOST:PORT`` (extra ``ray``); kernels are compiled and timed here.
       external: what to do with untouched weights outside the model file, ``keep`` (default beside the
           input), ``copy`` into a data file beside the output (default elsewhere) or ``inline``.
       emit: is called with what happens (``mirage_onnx.events``).
@@ -144,6 +146,7 @@ def optimize(
   """
   start = time.monotonic() if began is None else began
   check_budget(budget_s)
+  check_workers(workers)
   if not margin < 1:
     raise MirageError("OPTION_INVALID", f"a margin of {margin}: must be less than 1")
   source = Path(model) if isinstance(model, (str, Path)) else None

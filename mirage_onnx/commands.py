@@ -147,6 +147,13 @@ def optimize(
       "it was, which takes prompts. Default: in a folder that asks for no CUDA graphs.",
     ),
   ] = None,
+  workers: Annotated[
+    str | None,
+    typer.Option(
+      metavar="N|auto|ray://HOST:PORT",
+      help="Processes of the search (default: one a core), or a Ray cluster whose cores search.",
+    ),
+  ] = None,
   fail_if_unchanged: Annotated[
     bool, typer.Option("--fail-if-unchanged", help="Exit code 4 where no region was replaced.")
   ] = False,
@@ -204,6 +211,7 @@ def optimize(
       target=target,
       budget_s=budget,
       margin=margin,
+      workers=int(workers) if workers and workers.isdigit() else workers,
       external=external.value if external else None,
       emit=both(log, both(lines, tracks)),
       journal=kept,

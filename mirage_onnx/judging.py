@@ -18,7 +18,7 @@ from mirage_onnx.superopt.result import SearchResult
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.predict import as_expected, refuse_result
+from mirage_onnx.tune.predict import as_expected, doubt, refuse_result
 from mirage_onnx.tune.refine import with_warpgroups
 from mirage_onnx.tune.search_order import search_order
 from mirage_onnx.verify.instance_checks import unlike
@@ -41,7 +41,11 @@ class Judge:
     # What tiled kernels take is known so roughly that only a measurement can refuse them.
     again = with_warpgroups if self.timed else as_expected
     r = again(o.region, r, setting.target)
-    return replace(o, result=r, rejection=refuse_result(r, o.baseline_us, self.margin, o.region.nodes))
+    doubted = 1.0
+    if r.candidates and not self.timed and self.margin >= 0:
+      doubted = doubt(o.region, r.candidates[0].candidate, setting.target)
+    refusal = refuse_result(r, o.baseline_us, self.margin, o.region.nodes, doubted)
+    return replace(o, result=r, rejection=refusal)
 
 
 def search_outcomes(
@@ -51,7 +55,7 @@ def search_outcomes(
   judge: Judge,
   weights: ModelWeights,
   *,
-  workers: int | None = None,
+  workers: int | str | None = None,
   tell: Callable[[Outcome], None] | None = None,
   preferred: Callable[[], Sequence[str]] = tuple,
 ) -> dict[str, Outcome]:

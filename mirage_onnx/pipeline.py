@@ -78,7 +78,7 @@ class Options:
   target: Target
   margin: float = 0.2
   budget_s: float = 300.0
-  workers: int | None = None
+  workers: int | str | None = None
   measure: bool = False
   tries: int = 8
   bound: SearchBound = field(default_factory=SearchBound)
@@ -196,11 +196,14 @@ def _optimized(
   from mirage_onnx.tune.arriving import Arriving
   from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.instances import InstanceChecks
+  from mirage_onnx.tune.kept_ends import KeptEnds
   from mirage_onnx.tune.realise import realise
   from mirage_onnx.tune.rival import predicted_choice
   from mirage_onnx.verify.weights import ModelWeights
 
   begun, said, detail = time.monotonic(), list[str](), list[str]()
+  if kept := KeptEnds.of_user(outcomes, options.budget_s) if options.measure else None:
+    outcomes = kept.only(outcomes)
   dynamic, weights = _dynamic(program, declared, options), ModelWeights(loaded)
   judge = Judge(dynamic, options.searched_margin, options.measure)
 
@@ -226,9 +229,8 @@ def _optimized(
     else:
       outcomes = searched(None, None)
       over()
-    alone, checked = (
-      alone_us(program.sized(declared.typical), options.target), InstanceChecks.of_user(weights)
-    )  # fmt: skip
+    alone = alone_us(program.sized(declared.typical), options.target)
+    checked = InstanceChecks.of_user(weights)
     chosen, outcomes = realise(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
@@ -238,7 +240,7 @@ def _optimized(
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
       checks=Ends(budget.checks), detail=detail,
-      patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving,
+      patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving, kept=kept,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
     rival: tuple[Chosen, ...] = ()
@@ -256,10 +258,9 @@ def _optimized(
     outcomes = _left(outcomes, chosen, replaced, done.refused)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
   times = _times(program, replaced, node_us, options)
-  same = {(c.nodes, o.region.key) for c, o in rival} == {(c.nodes, o.region.key) for c, o in replaced}
-  return Run(
-    model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=() if same else rival
-  )
+  if {(c.nodes, o.region.key) for c, o in rival} == {(c.nodes, o.region.key) for c, o in replaced}:
+    rival = ()
+  return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=rival)
 
 
 def _replayed(

@@ -26,12 +26,12 @@ from pathlib import Path
 import onnx
 
 from mirage_onnx import deadline
-from mirage_onnx.cores import available_cores
 from mirage_onnx.events import Emit, Event, WorkEnded, WorkStarted
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.inline import outside
 from mirage_onnx.ir.region import Region
+from mirage_onnx.search_workers import Crew, SearchWorker
 from mirage_onnx.source_digest import PROOF_SOURCES, source_digest
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.hooks import Hooks
@@ -48,7 +48,7 @@ from mirage_onnx.superopt.structures import StructureStore, cache_folder
 from mirage_onnx.target import Target
 from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
-from mirage_onnx.worker_process import WorkerProcess, worker_streams
+from mirage_onnx.worker_process import worker_streams
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8
@@ -132,7 +132,7 @@ def search_all(
   regions: Sequence[Region],
   setting: Setting,
   *,
-  workers: int | None = None,
+  workers: int | str | None = None,
   done: Callable[[int, SearchResult], None],
   twins: Sequence[tuple[Region, ...]] = (),
   weights: ModelWeights | None = None,
@@ -199,7 +199,7 @@ def _search_rest(
   twins: Sequence[tuple[Region, ...]],
   setting: Setting,
   weights: ModelWeights,
-  workers: int | None,
+  workers: int | str | None,
   done: Callable[[int, SearchResult], None],
   beside: bool,
   preferred: Callable[[], Sequence[int]],
@@ -240,8 +240,9 @@ def _search_rest(
     return asked
 
   copies = MAX_COPIED_BYTES // max(1, sent.ByteSize())
-  count = min(workers or available_cores(), len(regions), copies)
-  if count <= 1 or (len(regions) < MIN_REGIONS and not beside):
+  crew = Crew.of(workers)
+  count = min(crew.count, len(regions), copies)
+  if not crew.again and (count <= 1 or (len(regions) < MIN_REGIONS and not beside)):
 
     def alone(job: Job) -> Answer:
       scope = SearchScope.of(setting.target, setting.bound, job.region)
@@ -256,7 +257,7 @@ def _search_rest(
       shared.learn(i, here, seconds_left())
     return
   header = (sent.SerializeToString(), loaded.known, setting.target, setting.bound)
-  started: list[WorkerProcess] = []
+  started: list[SearchWorker] = []
   local = threading.local()
 
   def end_workers() -> None:
@@ -268,7 +269,7 @@ def _search_rest(
   def start_worker() -> None:
     if not hasattr(local, "number"):
       local.number = next(numbers)
-    local.worker = WorkerProcess("mirage_onnx.searching")
+    local.worker = crew.make()
     started.append(local.worker)
     if beside:
       local.worker.yields()
@@ -284,15 +285,18 @@ def _search_rest(
   def ask(job: Job) -> Answer:
     if not hasattr(local, "worker"):
       start_worker()
-    try:
-      with deadline.until(setting.deadline + GRACE_S), _told(hooks.emit, local.number, job):
-        return _ask(local.worker, hooks, weights, job)
-    except (EOFError, BrokenPipeError, deadline.OverdueError):
-      local.worker.kill()
-      if time.monotonic() < setting.deadline:
+    for left in range(crew.again, -1, -1):
+      try:
+        with deadline.until(setting.deadline + GRACE_S), _told(hooks.emit, local.number, job):
+          return _ask(local.worker, hooks, weights, job)
+      except (EOFError, BrokenPipeError, deadline.OverdueError):
+        local.worker.kill()
+        if time.monotonic() >= setting.deadline:
+          break
         start_worker()  # for the regions that come
-        raise RuntimeError("a search worker ended without an answer") from None
-      return Answer(_stopped(Stop.BUDGET))
+        if not left:
+          raise RuntimeError("a search worker ended without an answer") from None
+    return Answer(_stopped(Stop.BUDGET))
 
   there = unless_stopped(unless_failed(ask))
   one_at_a_time = threading.Lock()
@@ -346,7 +350,7 @@ def _stopped(stop: Stop) -> SearchResult:
   return SearchResult((), SearchReport(0.0, 0, 0, 0, stop, (), ()))
 
 
-def _ask(worker: WorkerProcess, hooks: Hooks, weights: ModelWeights, job: Job) -> Answer:
+def _ask(worker: SearchWorker, hooks: Hooks, weights: ModelWeights, job: Job) -> Answer:
   worker.send(job)
   while True:
     name, arguments = worker.receive()

@@ -39,7 +39,7 @@ def test_optimize(api, capsys):
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
   wanted["check"] = True
   wanted |= {"lock": Path("out.onnx.lock"), "locked": False}
-  wanted |= {"page": None, "model_check": True, "profile": None, "steps": False}
+  wanted |= {"page": None, "model_check": True, "profile": None, "steps": False, "workers": None}
   # The budget runs from where the command began, which the clock says.
   assert 0 < api.calls[0][2].pop("began") <= time.monotonic()
   assert api.calls == [("in.onnx", "out.onnx", wanted)]
@@ -60,6 +60,12 @@ def test_budgets(api, capsys, given, seconds):
     assert "'--budget'" in capsys.readouterr().err
   else:
     assert api.calls[0][2]["budget_s"] == seconds
+
+
+@pytest.mark.parametrize(("given", "workers"), [("3", 3), ("auto", "auto"), ("ray://host:1", "ray://host:1")])
+def test_workers(api, given, workers):
+  assert cli.main([*OPTIMIZE, "--workers", given]) == Exit.DONE
+  assert api.calls[0][2]["workers"] == workers
 
 
 def test_optimize_json_is_all_of_stdout(api, capsys):

@@ -44,6 +44,8 @@ MOST_S, LEAST_S = 20.0, 0.2
 WHOLE, WINDOW = 1000, 200
 #: How much worse than the best a rough choice may be.
 ROUGH = 0.005
+#: Candidates with a node in common that end so far from each other, as a part of the program, share it only.
+FAR = 0.4
 
 
 class Solutions(Protocol):
@@ -74,9 +76,8 @@ def choose(
   disappears. ``until``: when (of ``time.monotonic``) the best that is known then is taken. ``rough``: a
   choice within ``ROUGH`` of the best of each window, where costs are guesses. ``kept``: of earlier runs.
   """
-  problem = _Problem(program, candidates, times_us, node_us, alone or {}, until, kept)
+  problem = _Problem(program, candidates, times_us, node_us, alone or {}, until, kept, rough)
   if rough:
-    problem.gap = ROUGH
     windowed = problem.windowed(WINDOW)
     return windowed if problem.proven else min(windowed, problem.greedy(), key=problem.cost_us)
   found = []
@@ -89,13 +90,16 @@ def choose(
       found.append(problem.windowed(window))
   if not problem.proven:  # the time ended, perhaps before the solver had anything
     found.append(problem.greedy())
+    some = _Problem(program, candidates, times_us, node_us, alone or {}, until, rough=True).windowed(WINDOW)
+    found += [some] if problem.is_possible(some) else []  # layers are alike there, and soon solved
   return min(found, key=problem.cost_us)
 
 
 class _Problem:
   """The candidates of a program, and what every window asks of them.
 
-  ``first``, ``last``: the places of a candidate's first and last node in the program.
+  ``first``, ``last``: the places of a candidate's first and last node in the program; of a rough choice
+  without ``far`` ones.
   """
 
   def __init__(
@@ -107,6 +111,7 @@ class _Problem:
     alone: Mapping[str, tuple[str, float]],
     until: float,
     kept: Solutions | None = None,
+    rough: bool = False,
   ) -> None:
     self.until, self.kept = until, kept
     self.program, self.candidates = program, candidates
@@ -119,14 +124,33 @@ class _Problem:
     self.place = place
     self.first = [min(place[n] for n in c.nodes) for c in candidates]
     self.last = [max(place[n] for n in c.nodes) for c in candidates]
+    self.far = self._far() if rough else frozenset[str]()
+    if self.far:
+      self.first = [
+        min((place[n] for n in c.nodes if n not in self.far), default=first)
+        for c, first in zip(candidates, self.first, strict=True)
+      ]
     # Place -> how many candidates begin there or before and end behind it.
     begun, ended = (np.bincount(x, minlength=len(place)) for x in (self.first, self.last))
     self.spanning = np.cumsum(begun - ended)
     self._solved: dict[tuple[int, bytes], frozenset[int]] = {}
     #: How far from its best an answer may be, as a part of it.
-    self.gap = 0.0
+    self.gap = ROUGH if rough else 0.0
     #: Whether every answer so far is the best of its problem, not only of what there was time for.
     self.proven = True
+
+  def _far(self) -> frozenset[str]:
+    """Nodes that candidates far from each other share, as those of a mask of all layers.
+
+    With them a window would begin at the first of them, have to do with all that was chosen before, and be
+    a problem of its own.
+    """
+    ends: dict[str, tuple[int, int]] = {}
+    for c, last in zip(self.candidates, self.last, strict=True):
+      for n in c.nodes:
+        low, high = ends.get(n, (last, last))
+        ends[n] = min(low, last), max(high, last)
+    return frozenset(n for n, (low, high) in ends.items() if high - low > FAR * len(self.place))
 
   def windowed(self, window: int) -> tuple[int, ...]:
     """What windows of so many candidates choose."""
@@ -160,6 +184,11 @@ class _Problem:
         break
       chosen.remove(min(cycle, key=lambda i: (gain[i], i)))
     return tuple(sorted(chosen))
+
+  def is_possible(self, chosen: Sequence[int]) -> bool:
+    """Whether none of ``chosen`` needs what needs it."""
+    gone = disappearing(self.program, [self.candidates[i] for i in chosen])
+    return not self._cycle(chosen, set(gone), 0)
 
   def gain_us(self, i: int) -> float:
     """What candidate ``i`` saves where it is the only one."""
@@ -204,7 +233,7 @@ class _Problem:
         since = min(since, self.first[i])
     nodes = self.program.nodes
     end = max(self.last[i] for i in free)
-    feeding = {self.maker.get(x) for n in nodes[since : end + 1] for x in n.inputs}
+    feeding = {self.maker.get(x) for n in nodes[since : end + 1] for x in n.inputs} - self.far
     near = [i for i in kept if self.last[i] >= since or not feeding.isdisjoint(self.candidates[i].nodes)]
     return near, since
 
@@ -282,6 +311,9 @@ class _Problem:
   ) -> frozenset[int]:
     """The variables that are 1."""
     size = len(cost)
+    # What all layers share (a mask) has readers in each of them: of those outside of a window the rows are
+    # alike, and which comes first says nothing.
+    rows = [(dict(row), limit) for row, limit in sorted({(tuple(sorted(row.items())), x) for row, x in rows})]
     r = np.repeat(np.arange(len(rows)), [len(row) for row, _ in rows])
     c = np.array([j for row, _ in rows for j in row])
     v = np.array([x for row, _ in rows for x in row.values()])

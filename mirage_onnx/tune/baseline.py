@@ -1,8 +1,8 @@
 """What ONNX Runtime's own kernels cost on a target: a measured table, interpolated.
 
 ``targets/tables/<target>.json`` is written by ``bench/baseline_table.py`` on the GPU itself. Each figure is
-an operator's share of a replayed CUDA graph. Operators that ORT fuses into their neighbour cost
-nothing here (``targets/tables/ort_fusions.json``), so a prediction never claims a gain that ORT's own
+an operator's share of a replayed CUDA graph. Operators that ORT computes in the kernel of a neighbour cost
+what that takes more with them (``ort_joins.py``), so a prediction never claims a gain that ORT's own
 optimizer makes.
 """
 
@@ -19,10 +19,15 @@ from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
+from mirage_onnx.tune.operator_grid import TimesGrid
+from mirage_onnx.tune.operator_kinds import place_of
+from mirage_onnx.tune.ort_joins import FREE, Guest, joined
 from mirage_onnx.tune.other_gpu import measured_like, product_us, scaled_us
 
-#: Operators that move no data in ORT (or are folded away), whatever their size.
-FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
+#: The kind of a grid that says what a bias adds to a product, by the elements of the result.
+BIAS = "Bias"
+#: The kind of a grid that says what a bias adds to a product, by the elements of the result.
+BIAS = "Bias"
 #: Operators that copy what they yield: as long as the cheapest function of one operand at least,
 #: which reads as much as it writes. What repeats its elements (Expand) reads fewer; parts of unequal
 #: sizes put together are measured.
@@ -31,15 +36,21 @@ COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather", "Expand"}), "Rel
 
 @dataclass(frozen=True, slots=True)
 class Table:
-  """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us)."""
+  """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us).
+
+  ``grid``: in place of both, times by more sizes and types.
+  """
 
   source: str
   ops: Mapping[str, tuple[tuple[float, float], ...]]
   matmul: tuple[tuple[int, int, int, float], ...]
+  grid: TimesGrid | None = None
 
   @property
   def most_elements(self) -> int:
     """Of the largest operator that was measured."""
+    if self.grid is not None:
+      return self.grid.most_elements
     return int(max(points[-1][0] for points in self.ops.values()))
 
   def op_us(self, op: str, elements: int) -> float | None:
@@ -82,6 +93,8 @@ def load_table(target: Target) -> Table | None:
     return _scaled(table, like, target) if table and like else None
   data = json.loads(target.table or path.read_text())
   data.setdefault("gpu", target.gpu)
+  if "points" in data:
+    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", {}, (), TimesGrid.of(data["points"]))
   ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
   matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
   return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
@@ -96,50 +109,19 @@ def _scaled(table: Table, measured: Target, target: Target) -> Table:
   return Table(f"{table.source}, scaled to {target.name}", ops, matmul)
 
 
-@cache
-def _fusions() -> dict[tuple[str, str], str]:
-  """(producer, consumer) -> which of them ORT computes inside the other."""
-  path = table_path("ort_fusions")
-  return {(a, b): which for a, b, which in json.loads(path.read_text())["pairs"]}
-
-
-def _kind(node: Node, program: Program) -> str:
-  """The operator's name in the fusion table: an Add of a one-dimensional weight is a bias."""
-  if node.op_type == "Add":
-    for i in node.inputs:
-      shape = program.tensors[i].shape if i in program.weights else None
-      if shape is not None and sum(d != 1 for d in shape) <= 1:
-        return "bias"
-  return node.op_type
-
-
-def _fused_away(program: Program) -> dict[str, str]:
-  """Nodes that ORT computes inside the kernel of the node that feeds them or that they feed."""
-  producer = {o: n for n in program.nodes for o in n.outputs if o}
-  readers = program.consumers()
-  gone: dict[str, str] = {}
-  for node in program.nodes:
-    for i in node.inputs:
-      source = producer.get(i)
-      if source is None or source.name in gone or node.name in gone:
-        continue
-      which = _fusions().get((_kind(source, program), _kind(node, program)))
-      if which == "producer":
-        gone[source.name] = node.name
-      elif which == "consumer" and len(readers.get(i, ())) == 1 and i not in program.outputs:
-        gone[node.name] = source.name
-  return gone
-
-
 def node_times_us(program: Program, table: Table) -> dict[str, float]:
   """Predicted time of every node that the table knows; unknown ones are left out.
 
   Leaving a node out can only make a region look less worth replacing.
   """
-  gone = _fused_away(program)
+  guests, nodes = joined(program), {n.name: n for n in program.nodes}
   found: dict[str, float] = {}
   for node in program.nodes:
-    if node.name in gone or node.op_type in FREE:
+    guest = guests.get(node.name)
+    if guest is not None:
+      found[node.name] = _guest_us(guest, nodes[guest.host], program, table)
+      continue
+    if node.op_type in FREE:
       found[node.name] = 0.0
       continue
     time_us = _node_us(node, program, table)
@@ -148,15 +130,39 @@ def node_times_us(program: Program, table: Table) -> dict[str, float]:
   return found
 
 
+def _guest_us(guest: Guest, host: Node, program: Program, table: Table) -> float:
+  """What a host takes longer with its guest, as far as that is known."""
+  place = place_of(host, program) if table.grid and guest.joint else None
+  if place is None or table.grid is None:
+    return 0.0
+  if guest.joint == BIAS:
+    m, _, n = place.sizes
+    return table.grid.us(BIAS, place.dtype, (m * n,)) or 0.0
+  both, alone = (table.grid.us(kind, place.dtype, place.sizes) for kind in (guest.joint, place.kind))
+  return max(0.0, both - alone) if both is not None and alone is not None else 0.0
+
+
 def alone_us(program: Program, target: Target) -> dict[str, tuple[str, float]]:
-  """Of every node that ORT computes in the kernel of another one: which, and its time without."""
+  """Of every node that ORT computes in the kernel of another one: which, and its time without.
+
+  The time is what it takes more than it does there.
+  """
   table = ranking_table(target)
+  if table is None:
+    return {}
   nodes = {n.name: n for n in program.nodes}
-  found = {n: (p, table and _node_us(nodes[n], program, table)) for n, p in _fused_away(program).items()}
-  return {n: (p, us) for n, (p, us) in found.items() if us}
+  found = dict[str, tuple[str, float]]()
+  for name, guest in joined(program).items():
+    us = _node_us(nodes[name], program, table)
+    more_us = us and us - _guest_us(guest, nodes[guest.host], program, table)
+    if more_us and more_us > 0:
+      found[name] = guest.host, more_us
+  return found
 
 
 def _node_us(node: Node, program: Program, table: Table) -> float | None:
+  if table.grid is not None:
+    return _grid_us(node, program, table.grid)
   contractions = sum(s.op == "matmul" for s in node.steps)
   out = program.tensors[node.outputs[0]] if node.outputs else None
   if out is None or not out.is_static or contractions > 1:
@@ -177,6 +183,21 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
     binary = len(node.inputs) == 2
     time_us = table.op_us("Mul" if binary else "Exp", size)
   return time_us
+
+
+def _grid_us(node: Node, program: Program, grid: TimesGrid) -> float | None:
+  if node.op_type in COPIES and program.weights.issuperset(node.inputs):
+    return 0.0  # folded when the session is made
+  place = place_of(node, program)
+  if place is None:
+    return None
+  us = grid.us(place.kind, place.dtype, place.sizes)
+  if us is not None and node.op_type == "Gemm" and len(node.inputs) > 2:
+    m, _, n = place.sizes
+    us += grid.us(BIAS, place.dtype, (m * n,)) or 0.0
+  if us is None and node.steps and node.barrier is None and len(node.steps) == 1:  # as its like
+    return grid.us("Mul" if len(node.inputs) == 2 else "Exp", place.dtype, place.sizes)
+  return us
 
 
 def weight_product(node: Node, program: Program) -> tuple[int, int, int] | None:

@@ -25,6 +25,7 @@ from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.tune.arriving import POLL_S, Arriving, Hands, News, Timed
 from mirage_onnx.tune.expected import Expectations
+from mirage_onnx.tune.kept_ends import UNSEARCHED, KeptEnds
 from mirage_onnx.tune.outcome import Outcome
 
 #: Parts of the model's time that are still worth something: at most, of what was gained so far, and at least.
@@ -43,8 +44,6 @@ LEAST_S, PLAN_S = 5.0, 10.0
 DECIMALS = 2
 #: Regions that wait for a hand beyond those that have one, so that none waits for a choice.
 SPARE = 1
-#: Why a region was not searched.
-UNSEARCHED = "searching and timing it were expected to bring less than they take"
 #: The most that it has of the time that is left, where that is more.
 SHARE = 0.1
 
@@ -85,6 +84,7 @@ def explored(
   arriving: Arriving | None = None,
   at_once: int = 1,
   known: Callable[[Outcome], bool] = lambda o: False,
+  kept: KeptEnds | None = None,
 ) -> tuple[dict[str, Outcome], str]:
   """``outcomes`` with what was timed, the rest refused; and how many were timed, and why no more.
 
@@ -92,14 +92,17 @@ def explored(
   wasted. ``starts``: told of what is timed next. ``arriving``: ``outcomes`` without a
   result are still searched, and come. ``at_once``: regions that are timed at a time. ``known``: whether all
   that is asked about a region is known; such regions come first, which takes no time, and no choice is made
-  before.
+  before. ``kept``: where an earlier run has ended, this one does (of ``outcomes`` without a result those are
+  refused that it has not searched).
   """
   found, news = dict(outcomes), arriving.news if arriving else News()
   waiting = {key for key, o in found.items() if arriving and o.rejection is None and o.result is None}
   heard, told, timed, why, rested = True, False, 0, "", 0.0
   queue = deque[tuple[str, float]]()
-  again = deque(key for key, o in found.items() if _is_open(o) and o.result is not None and known(o))
-  repeated, cut_short = set(again), dict[str, Outcome]()
+  end = kept.known if kept else None
+  comes = (lambda o: o.region.key in end.timed) if end else known
+  again = deque(key for key, o in found.items() if _is_open(o) and o.result is not None and comes(o))
+  repeated, cut_short, done = set(again), dict[str, Outcome](), list[str]()
   with Hands(tune, at_once, news, SPARE) as hands:
     while True:
       if ends.over:
@@ -108,7 +111,7 @@ def explored(
         hands.cancel()
         why = "the run was stopped" if ends.stopped() else "the time was over"
       elif (
-        heard and len(queue) < at_once and not again and repeated.isdisjoint(hands.busy)
+        end is None and heard and len(queue) < at_once and not again and repeated.isdisjoint(hands.busy)
         and (time.monotonic() > rested or (not queue and hands.are_free))
       ):  # fmt: skip
         heard, begun = False, time.monotonic()
@@ -156,6 +159,7 @@ def explored(
             found[key] = one.before  # beside the searches its share was short; what it compiled is kept
             cut_short[key] = after
           expected.learn(one.before, after, one.seconds / at_once)
+          done += [] if _is_cut(after) else [key]
           timed += 1
         elif one.outcome is not None:
           o = one.outcome
@@ -166,13 +170,17 @@ def explored(
           if cut and not ends.stopped():
             o = replace(o, rejection=Rejection("NOT_TIMED", UNSEARCHED, o.region.nodes))
           found[o.region.key] = o
-          if _is_open(o) and known(o):
+          if _is_open(o) and comes(o):
             again.append(o.region.key)
             repeated.add(o.region.key)
         elif one.error is not None:
           raise one.error
         else:
           waiting.clear()
+  if end:
+    why = why or end.why
+  elif kept and not ends.over:
+    kept.keep(found, done, why)
   left = [key for key, o in found.items() if o.rejection is None and o.compiled is None]
   if not left:
     return found, f"{timed} of {timed} regions timed, all of them were" if timed else ""

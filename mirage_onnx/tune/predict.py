@@ -15,6 +15,19 @@ from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.target import Target
 
+#: By what factor the expected time of a tiled kernel is off (root mean square, ``cost/tiled_expected.py``).
+TILED_OFF = 1.53
+
+
+def doubt(region: Region, candidate: Candidate, target: Target) -> float:
+  """How many times longer than expected a program may take: the error of tiled kernels, for their part."""
+  times = kernel_times(candidate, region.extents, target, expected_tiled_us, region.runtime)
+  known = [(family, us) for family, us in times if us]
+  whole = sum(us for _, us in known)
+  if not whole:
+    return 1.0
+  return sum(us * (TILED_OFF if family is Family.TILED else 1.0) for family, us in known) / whole
+
 
 def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
   """The time that generated kernels take, as far as it is known."""
@@ -38,9 +51,12 @@ def as_expected(region: Region, result: SearchResult, target: Target) -> SearchR
 
 
 def refuse_result(
-  result: SearchResult, baseline_us: float, margin: float, nodes: tuple[str, ...]
+  result: SearchResult, baseline_us: float, margin: float, nodes: tuple[str, ...], doubted: float = 1.0
 ) -> Rejection | None:
-  """Why a searched region is kept, or None if its best candidate wins by the margin."""
+  """Why a searched region is kept, or None if its best candidate wins by the margin.
+
+  ``doubted``: it has to win although it takes so many times what is predicted.
+  """
   if not result.candidates:
     if result.report.stop is Stop.BUDGET:
       return Rejection("BUDGET", "the time ended before a program was verified", nodes)
@@ -52,7 +68,8 @@ def refuse_result(
       reason += f"; {first.code}: {first.reason}"
     return Rejection("NO_CANDIDATE", reason, nodes)
   best = result.candidates[0].candidate.predicted_us
-  if best > baseline_us * (1 - margin):
-    reason = f"{best:.2f} us predicted against {baseline_us:.2f} us, margin {margin:.0%}"
+  if best * doubted > baseline_us * (1 - margin):
+    off = f" (or {doubted:.2f} times as many)" if doubted > 1.005 else ""
+    reason = f"{best:.2f} us predicted{off} against {baseline_us:.2f} us, margin {margin:.0%}"
     return Rejection("NOT_FASTER", reason, nodes)
   return None

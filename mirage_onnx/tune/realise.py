@@ -34,6 +34,7 @@ from mirage_onnx.tune.expected import Expectations, kind_of
 from mirage_onnx.tune.exploring import explored
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
 from mirage_onnx.tune.kept_bench import TimedBefore
+from mirage_onnx.tune.kept_ends import KeptEnds
 from mirage_onnx.tune.measure import draws_of
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Lost
@@ -68,6 +69,7 @@ def realise(
   detail: list[str] | None = None,
   emit: events.Emit = events.silent,
   arriving: Arriving | None = None,
+  kept: KeptEnds | None = None,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -84,7 +86,7 @@ def realise(
   then stays as it was, the least gain first. ``checks``: the end of the questions to ``instances``, after
   ``ends``: else all time would go into timing what is refused then.
   ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
-  for the next. ``patience``, ``arriving``: as of ``explored``; ``detail`` is given what it says.
+  for the next. ``patience``, ``arriving``, ``kept``: as of ``explored``; ``detail`` is given what it says.
   """
   tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit, instances)
   found, solutions = dict(outcomes), kept_solutions()
@@ -99,7 +101,7 @@ def realise(
       found, said = explored(
         program, found, node_us, alone, expected, tuner, ends=ends, late=partial(_too_late, ends=ends),
         patience=patience, soon=tuner.ahead.soon, starts=tuner.starts, arriving=arriving, at_once=at_once,
-        known=lambda o: tuner.timed_before is not None and tuner.timed_before(o.region),
+        known=lambda o: tuner.timed_before is not None and tuner.timed_before(o.region), kept=kept,
       )  # fmt: skip
     tuner.ahead = None
     if detail is not None and said:

@@ -200,13 +200,27 @@ def test_a_rough_choice_is_nearly_as_good(net, monkeypatch):
   best = gain(program, choose(program, found, times, node_us), found, times, node_us)
   monkeypatch.setattr(partition, "WINDOW", 70)
   real, calls = optimize.milp, []
-  monkeypatch.setattr(
-    optimize, "milp", lambda *a, **k: calls.append(k["options"]["mip_rel_gap"]) or real(*a, **k)
-  )
+  monkeypatch.setattr(optimize, "milp", lambda *a, **k: calls.append(k["options"]) or real(*a, **k))
   used = choose(program, found, times, node_us, rough=True)
   assert is_acyclic(program, [found[i] for i in used])
   assert 0.95 * best <= gain(program, used, found, times, node_us) <= best + 0.05
-  assert set(calls) == {partition.ROUGH}
+  assert {c["mip_rel_gap"] for c in calls} == {partition.ROUGH}
+
+
+def test_layers_with_a_mask_in_common_are_one_problem_of_a_rough_choice(net, monkeypatch):
+  """Each layer's regions may compute the mask again; the windows of equal layers are solved once."""
+  calls, real, x, mask = [], optimize.milp, net.input(8, 64), net.Exp(net.Neg(net.input(8, 64)))
+  for _ in range(16):
+    x = net.Tanh(net.Add(net.MatMul(net.Mul(x, mask), net.weight(64, 64)), x))
+  found = find_candidates(program := import_model(load_model(net.model(x)))).candidates
+  node_us = {n.name: 20.0 if n.op_type == "MatMul" else 3.0 for n in program.nodes}
+  times = [sum(node_us[n] for n in sorted(c.nodes)) * (0.5 + 0.3 / len(c.nodes)) for c in found]
+  monkeypatch.setattr(partition, "WINDOW", 3 * len(found) // 16)
+  monkeypatch.setattr(optimize, "milp", lambda *a, **k: calls.append(1) or real(*a, **k))
+  used = choose(program, found, times, node_us, rough=True)
+  assert 0 < len(calls) < 8
+  best = choose(program, found, times, node_us)
+  assert gain(program, used, found, times, node_us) >= 0.97 * gain(program, best, found, times, node_us)
 
 
 def test_windows_where_the_whole_is_not_proven(net, monkeypatch):

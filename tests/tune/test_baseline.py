@@ -219,8 +219,8 @@ def test_every_pair_of_the_fusion_table_has_one_side():
   path = table_path("ort_fusions")
   pairs = json.loads(path.read_text())["pairs"]
   assert pairs
-  assert {which for *_, which in pairs} <= {"producer", "consumer"}
-  assert len({(a, b) for a, b, _ in pairs}) == len(pairs)
+  assert {which for _, _, which, _ in pairs} <= {"producer", "consumer"}
+  assert len({(a, b) for a, b, *_ in pairs}) == len(pairs)
 
 
 def test_contractions_of_two_activations_take_what_their_bytes_take(net):

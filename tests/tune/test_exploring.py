@@ -15,9 +15,12 @@ from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.result import Stop
 from mirage_onnx.tune.arriving import Arriving
 from mirage_onnx.tune.expected import Expectations, Guess
 from mirage_onnx.tune.exploring import SPARE, TimingPlan, enough, explored
+from mirage_onnx.tune.kept_ends import KeptEnds
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Lost, Measured
 
@@ -165,8 +168,8 @@ def test_what_its_share_was_too_short_for_has_another_one(layered):
 class Searches:
   """Of a world, a few between two choices, the most wanted first; each is said to take ``seconds``."""
 
-  def __init__(self, world, seconds):
-    self.world, self.seconds, self.done, self.wanted = world, seconds, [], 0
+  def __init__(self, world, seconds, wait_s=5.0):
+    self.world, self.seconds, self.done, self.wanted, self.wait_s = world, seconds, [], 0, wait_s
     self.left = dict(world.outcomes)
     world.outcomes = {key: replace(o, result=None) for key, o in world.outcomes.items()}
 
@@ -176,15 +179,15 @@ class Searches:
       self.wanted += bool(key)
       o = self.left.pop(key or next(iter(self.left)))
       self.done.append(o.region.key)
-      o.result.report = SimpleNamespace(seconds=self.seconds)
+      o.result.report = SimpleNamespace(seconds=self.seconds, states=1, stop=Stop.EXHAUSTED)
       tell(o)
-      before, end = asks.preferred, time.monotonic() + 5
+      before, end = asks.preferred, time.monotonic() + self.wait_s
       while (
         len(self.done) % 4 == 0 and asks.preferred is before and not asks.is_left and time.monotonic() < end
       ):
         time.sleep(0.01)
     for o in self.left.values():
-      report = SimpleNamespace(seconds=0.0)
+      report = SimpleNamespace(seconds=0.0, states=0, stop=Stop.INTERRUPTED)
       cut = SimpleNamespace(candidates=(), report=report)
       tell(replace(o, result=cut, rejection=Rejection("INTERRUPTED", "stopped", ())))
 
@@ -214,6 +217,29 @@ def test_what_an_earlier_run_has_timed_comes_first(layered):
   found, _ = world.explored(known=lambda o: o.region.key in known)
   assert set(world.asked[: len(known)]) == known and len(world.asked) <= len(known) + 3
   assert world.gain_us(found) >= first.gain_us({k: o for k, o in found.items() if k in known}) > 0
+
+
+def test_a_repeat_ends_where_the_run_before_it_has(layered, monkeypatch, tmp_path):
+  """It searches and times the same regions, and makes no choice of what is next."""
+  store, first, again = KeptFolder(tmp_path, {}), World(layered, 4), World(layered, 4)
+
+  def run(world, wait_s):
+    searches = Searches(world, 5.0, wait_s)
+    kept = KeptEnds(store, world.outcomes, 100.0)
+    world.outcomes = kept.only(world.outcomes)
+    searches.left = {key: o for key, o in searches.left.items() if world.outcomes[key].rejection is None}
+    with Arriving(searches) as arriving:
+      found, said = world.explored(arriving=arriving, kept=kept)
+    return found, said, searches.done
+
+  found, said, done = run(first, 5.0)
+  monkeypatch.setattr("mirage_onnx.tune.exploring.planned", lambda *a: pytest.fail("a choice was made"))
+  same, said_again, done_again = run(again, 0.0)
+  assert sorted(done) == sorted(done_again) and 0 < len(done) < len(found)
+  assert sorted(first.asked) == sorted(again.asked) and said == said_again
+  assert {k: o.rejection and o.rejection.code for k, o in found.items()} == {
+    k: o.rejection and o.rejection.code for k, o in same.items()
+  }
 
 
 def test_the_next_one_is_made_ready(layered):

@@ -14,7 +14,7 @@ from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune import node_times
 from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model
-from mirage_onnx.tune.node_times import ask_nodes, node_us
+from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, node_us
 
 
 @pytest.fixture
@@ -87,6 +87,13 @@ def test_large_weights_count_cold():
   assert node_us(times, 0) == 5.0
   assert node_us(times, 1 << 20) == 21.0
   assert node_us(times[::-1], 0) == 0.0  # noise
+  assert node_us(times, 1 << 20, 3.0) == 18.0 and node_us(times, 1 << 20, 30.0) == 5.0
+
+
+def test_what_the_first_kernel_takes_longer_is_no_part_of_a_node():
+  small = [np.array([[3.0 + k] * 3, [3.0 + k + 4 * k] * 3]) for k in (1.0, 2.0, 4.0)]
+  assert first_longer_us(small) == 3.0
+  assert first_longer_us(small[:2]) == 0.0
 
 
 def test_regions_are_chosen_by_what_was_measured(layers, monkeypatch):

@@ -1,0 +1,142 @@
+"""Whole models as predicted without a GPU, against what was measured: before, after, and regions.
+
+    python bench/predictions.py [--graphs .dev/whole/graphs.zip] [--out bench/results/predictions.json]
+
+Measured: the lines of ``bench/results/GPU/whole.jsonl`` (``bench/whole.py``), and originals alone of
+``bench/results/GPU/origins.jsonl``. Predicted, with the present tables (``mirage_onnx/targets/tables``):
+``before`` is the sum of the model's nodes; ``after`` has the nodes that the line says were replaced taken
+off, and what their kernels are predicted to take (as the line has it). ``regions``: of the replaced ones
+predicted against measured, where kernels were timed; ``rank`` is Spearman's correlation. An error is
+predicted over measured, less one. Graphs only: their weights are holes.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import zipfile
+from collections import defaultdict
+from math import fsum
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+RESULTS = ROOT / "bench" / "results"
+#: Bytes of the holes that stand for weights.
+HOLES = 30 << 30
+
+
+def program_of(graphs, name, folder):
+  """The static program of a model of the zip, and its nodes by name."""
+  from mirage_onnx.importer import import_model, load_model
+
+  with zipfile.ZipFile(graphs) as z:
+    path = Path(folder) / f"{name}.onnx"
+    path.write_bytes(z.read(f"{name}.onnx"))
+  with open(Path(folder) / "weights.bin", "ab") as file:
+    file.truncate(HOLES)
+  return import_model(load_model(path))
+
+
+def predicted_nodes(program, target):
+  """Node -> microseconds, and the operators of which nothing is known."""
+  from mirage_onnx.tune.baseline import node_times_us, ranking_table, with_floors
+
+  table = node_times_us(program, ranking_table(target))
+  whole = with_floors(table, program, target)
+  unknown = sorted({n.op_type for n in program.nodes if n.name not in whole})
+  return whole, unknown, sum(n not in table for n in whole)
+
+
+def after_us(row, nodes):
+  """What is left of the nodes of a line, and its kernels as predicted."""
+  before, counts = fsum(nodes.values()), defaultdict(list)
+  for r in row["replaced"]:
+    for n in r["ops"]:
+      counts[n].append(r["count"])
+  # What several regions compute again is gone once in each of its places.
+  gone = fsum(max(c) * nodes.get(n, 0.0) for n, c in counts.items())
+  return before - gone + fsum(r["count"] * r["predicted_us"] for r in row["replaced"])
+
+
+def rank(pairs):
+  """Spearman's correlation of pairs of numbers."""
+  if len(pairs) < 3:
+    return None
+  a, b = (np.argsort(np.argsort(x)) for x in zip(*pairs, strict=True))
+  return round(float(np.corrcoef(a, b)[0, 1]), 3)
+
+
+def off(predicted, measured):
+  return round(predicted / measured - 1, 3)
+
+
+def said(errors):
+  """Median and worst of errors, by size."""
+  sizes = sorted(map(abs, errors))
+  return (
+    {"count": len(sizes), "median": round(statistics.median(sizes), 3), "worst": sizes[-1]} if sizes else {}
+  )
+
+
+def compared(gpu, rows, graphs, folder):
+  """The models of one GPU."""
+  from mirage_onnx.target import TARGETS
+
+  found = []
+  for row in rows:
+    nodes, unknown, floors = predicted_nodes(program_of(graphs, row["model"], folder), TARGETS[gpu])
+    before = fsum(nodes.values())
+    measured = row.get("onnxruntime_us") or row["whole_us"]
+    line = {"model": row["model"], "target": row.get("target", ""), "measured_us": measured}
+    line |= {"predicted_us": round(before, 1), "off": off(before, measured)}
+    line |= {"unknown": unknown, "floors": floors}
+    if row.get("replaced") and all(r["predicted_us"] for r in row["replaced"]):
+      after = after_us(row, nodes)
+      line |= {"after_measured_us": row["optimized_us"], "after_predicted_us": round(after, 1)}
+      line |= {"after_off": off(after, row["optimized_us"]), "speedup": row["ratio"]}
+      line["speedup_predicted"] = round(before / after, 3)
+    found.append(line)
+  kernels = [
+    (r["predicted_us"], r["measured_us"]) for row in rows for r in row.get("replaced", ()) if r["measured_us"]
+  ]
+  both = [(r["speedup_predicted"], r["speedup"]) for r in found if "speedup" in r]
+  return {
+    "models": found,
+    "before": said([r["off"] for r in found]),
+    "after": said([r["after_off"] for r in found if "after_off" in r]),
+    "speedups": {**said([off(*p) for p in both]), "rank": rank(both)},
+    "regions": {**said([off(*k) for k in kernels]), "rank": rank(kernels)},
+  }
+
+
+def lines(path):
+  return [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else []
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--graphs", default=str(ROOT / ".dev" / "whole" / "graphs.zip"))
+  parser.add_argument("--out", type=Path, default=RESULTS / "predictions.json")
+  o = parser.parse_args()
+  with zipfile.ZipFile(o.graphs) as z:
+    known = {n.removesuffix(".onnx") for n in z.namelist() if n.endswith(".onnx")}
+  found = {}
+  with tempfile.TemporaryDirectory() as folder:
+    for gpu in ("h100", "h200"):
+      rows = [r for r in lines(RESULTS / gpu / "whole.jsonl") if "ratio" in r and r["model"] in known]
+      timed = {r["model"] for r in rows}
+      rows += [r for r in lines(RESULTS / gpu / "origins.jsonl") if r["model"] not in timed]
+      found[gpu] = compared(gpu, rows, o.graphs, folder)
+      for r in found[gpu]["models"]:
+        after = f"  {r['after_measured_us']:9.1f} {r['after_off']:+7.1%}" if "after_off" in r else ""
+        print(f"{gpu} {r['model']:32} {r['measured_us']:9.1f} {r['off']:+7.1%}{after}  {r['unknown']}")
+      print(gpu, {k: v for k, v in found[gpu].items() if k != "models"})
+  o.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,87 @@
+"""Where an earlier run has stopped asking: a repeat searches and times the same, and ends there.
+
+An exploration (``exploring.py``) ends when what is left is expected to bring too little. All that it has
+searched and timed by then is kept, but a repeat would begin with other expectations, and ask for more. So
+the end itself is kept, by all that it was decided about: the regions with their places, the machine and the
+sources. A run that the clock has cut off, or the user, has no end: the next one goes on. A larger budget is
+more patient, and goes on as well.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirage_onnx.errors import Rejection
+from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
+from mirage_onnx.superopt.journal_lines import UNREADABLE
+from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.result import Stop
+from mirage_onnx.superopt.structures import cache_folder
+from mirage_onnx.tune.machine import present_machine
+from mirage_onnx.tune.outcome import Outcome
+
+#: Why a region was not searched.
+UNSEARCHED = "searching and timing it were expected to bring less than they take"
+#: With so many times the budget a run goes on (as a search that was cut off, ``kept_results.py``).
+MORE = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+  """``searched``: keys of regions; ``timed``: of these, in their order. ``why``: no more."""
+
+  searched: frozenset[str]
+  timed: tuple[str, ...]
+  why: str
+
+
+class KeptEnds:
+  """The end of the exploration of ``outcomes``, as they are before the search; ``budget_s``: of the run."""
+
+  def __init__(self, store: KeptFolder, outcomes: Mapping[str, Outcome], budget_s: float) -> None:
+    self._store, self._budget_s = store, budget_s
+    regions = sorted(
+      (key, len(o.instances), o.rejection.code if o.rejection else "") for key, o in outcomes.items()
+    )
+    self._key = store.key("end", json.dumps(regions))
+    self.known = _end(store.get(self._key), budget_s)
+
+  @classmethod
+  def of_user(cls, outcomes: Mapping[str, Outcome], budget_s: float) -> "KeptEnds | None":
+    """That of the cache folder; None where nothing is kept."""
+    folder = cache_folder("measurements")
+    machine = present_machine() if folder is not None else None
+    if machine is None:
+      return None
+    setting = {**machine.text, "asked": source_digest(*SEARCH_SOURCES, "verify", "match", "choosing", "tune")}
+    return cls(KeptFolder(folder, setting), outcomes, budget_s)
+
+  def only(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """``outcomes``, of which what the earlier run has not searched is refused."""
+
+    def asked(key: str, o: Outcome) -> Outcome:
+      if self.known is None or o.rejection is not None or key in self.known.searched:
+        return o
+      return replace(o, rejection=Rejection("NOT_TIMED", UNSEARCHED, o.region.nodes))
+
+    return {key: asked(key, o) for key, o in outcomes.items()}
+
+  def keep(self, found: Mapping[str, Outcome], timed: Sequence[str], why: str) -> None:
+    """Keep this end, unless the clock has cut off a search."""
+    results = {key: o.result.report for key, o in found.items() if o.result is not None}
+    if any(r.stop is Stop.BUDGET and not r.states for r in results.values()):
+      return
+    searched = sorted(key for key, r in results.items() if r.stop is not Stop.INTERRUPTED)
+    value = {"searched": searched, "timed": list(timed), "why": why, "budget_s": self._budget_s}
+    self._store.put(self._key, value)
+
+
+def _end(value: Mapping[str, Any] | None, budget_s: float) -> End | None:
+  """What is kept as an end, or None where it says none, or is one of less patience."""
+  try:
+    if value is None or not budget_s <= MORE * float(value["budget_s"]):
+      return None
+    return End(frozenset(map(str, value["searched"])), tuple(map(str, value["timed"])), str(value["why"]))
+  except UNREADABLE:
+    return None

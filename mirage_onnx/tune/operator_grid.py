@@ -1,0 +1,85 @@
+"""Times of ONNX Runtime's operators over a grid of sizes, as ``bench/operator_times.py`` measures them.
+
+    (kind, element type) -> points of so many sizes each -> between them, linear in logarithms
+
+A kind is an operator in one way of use (``operator_kinds.py``). Of sizes below the least that was measured
+the least counts, for nothing smaller takes longer; beyond the largest nothing is known, and neither is it
+where one of the points around is missing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import exp, log
+
+#: Sizes of one point, and its microseconds.
+Points = Mapping[tuple[int, ...], float]
+
+
+@dataclass(frozen=True)
+class PointsOfKind:
+  """The points of one kind and type, and along each of their sizes what was measured, ascending."""
+
+  points: Points
+
+  @cached_property
+  def marks(self) -> tuple[tuple[int, ...], ...]:
+    """By size."""
+    return tuple(tuple(sorted(set(own))) for own in zip(*self.points, strict=True))
+
+  def us(self, sizes: Sequence[int]) -> float | None:
+    """The time at ``sizes``; None where that is not known."""
+    if len(sizes) != len(self.marks):
+      return None
+    sides = [_around(marks, size) for marks, size in zip(self.marks, sizes, strict=True)]
+    total = 0.0
+    for corner in product(*(s or () for s in sides)):
+      weight = 1.0
+      for _, part in corner:
+        weight *= part
+      us = self.points.get(tuple(mark for mark, _ in corner))
+      if us is None:
+        return None
+      total += weight * log(max(us, 1e-3))
+    return exp(total) if all(sides) else None
+
+
+def _around(marks: Sequence[int], size: int) -> tuple[tuple[int, float], ...]:
+  """The marks on both sides of a size, each with its part; none beyond the last one."""
+  if size > marks[-1]:
+    return ()
+  above = next(i for i, m in enumerate(marks) if m >= size)
+  if above == 0 or marks[above] == size:
+    return ((marks[above], 1.0),)
+  low, high = marks[above - 1], marks[above]
+  part = log(size / low) / log(high / low)
+  return ((low, 1 - part), (high, part))
+
+
+@dataclass(frozen=True)
+class TimesGrid:
+  """``kinds``: (kind, type) -> its points."""
+
+  kinds: Mapping[tuple[str, str], PointsOfKind]
+
+  @classmethod
+  def of(cls, points: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> "TimesGrid":
+    """Of type -> kind -> rows of sizes and microseconds, as a table's file has them."""
+    return cls(
+      {
+        (kind, dtype): PointsOfKind({tuple(int(s) for s in sizes): float(us) for *sizes, us in rows})
+        for dtype, kinds in points.items()
+        for kind, rows in kinds.items()
+      }
+    )
+
+  def us(self, kind: str, dtype: str, sizes: Sequence[int]) -> float | None:
+    """Microseconds, None where they are not known."""
+    axes = self.kinds.get((kind, dtype))
+    return axes.us(sizes) if axes else None
+
+  @property
+  def most_elements(self) -> int:
+    """Of the largest elementwise operator that was measured."""
+    return max(axes.marks[0][-1] for axes in self.kinds.values() if len(axes.marks) == 1)
