@@ -12,16 +12,5 @@ weights say what generated code makes of them, and are fitted: ``bench/fit_costs
 ``bench/kernel_times.py``, where kernels of all kinds were timed in a row of a CUDA graph, cold.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-
-from mirage_onnx.cost.counts import BlockCounts, counts_of
-from mirage_onnx.instructions import MMA, Instruction, instruction_of
-from mirage_onnx.lower.tensor_view import touched_bytes
-from mirage_onnx.lower.thread_graph import ThreadGraph
-from mirage_onnx.target import Target
-
 #: Bytes that tensor cores take to no less than (operations of m16n8k16).
 _OPERATIONS = 2 * 16 * 8 * 16
