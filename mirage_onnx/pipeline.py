@@ -2,9 +2,8 @@
 
 import -> match -> search (with the verifier inside) -> choose, compile, measure -> rewrite
 
-Where kernels are measured, that begins with the first regions whose search has ended.
-
-Stages behind match are imported where a region is worth searching: that takes a second.
+Where kernels are measured, that begins with the first regions whose search has ended. Stages behind match
+are imported where a region is worth searching: that takes a second.
 """
 
 from __future__ import annotations
