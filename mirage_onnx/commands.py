@@ -6,6 +6,7 @@ Those that only look at models are in ``model_commands.py``, of this machine in 
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -174,7 +175,7 @@ def optimize(
   Ctrl-C once ends the search and keeps the best found so far, twice aborts. The same command
   goes on where a run was interrupted or killed.
   """
-  if model.is_dir():
+  if os.path.isdir(model):  # a name of any length
     options = {name: value for name, value in locals().items() if name not in ("model", "output", "shapes")}
     return _optimize_folder(model, output, shapes, options)
   from mirage_onnx import api

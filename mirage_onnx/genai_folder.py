@@ -73,8 +73,8 @@ class GenaiFolder:
     if not parts:
       raise _invalid(path, f"{CONFIG} names no model")
     for part in parts:
-      if part.file != Path(part.file).name or not (path / part.file).is_file():
-        raise _invalid(path, f"{CONFIG} names {part.file!r}, which is no file of the folder")
+      if part.file != Path(part.file).name or not os.path.isfile(path / part.file):  # of any text
+        raise _invalid(path, f"{CONFIG} names {part.file[:200]!r}, which is no file of the folder")
       options = _options(_section(config, part))
       if options.get(LIBRARY_OPTION):
         raise _invalid(path, f"{CONFIG} has a {LIBRARY_OPTION} already, and genai takes one")

@@ -17,6 +17,8 @@ from mirage_onnx.errors import Exit
 
 OPTION = "OPTION_INVALID"
 #: Arguments, the code, and words of the line.
+#: No file can have this name.
+LONG = f"{'x' * 300}.onnx"
 CASES = (
   ("optimize", "Missing argument 'IN.onnx'", OPTION),
   ("optimize m.onnx m.onnx", "unexpected extra argument", OPTION),
@@ -26,6 +28,13 @@ CASES = (
   ("optimize .", "it has no genai_config.json", "FOLDER_INVALID"),
   ("explain folder n0", "'folder' is a folder, not a file", "FILE_UNREADABLE"),
   ("optimize pipe", "is not a file", "FILE_UNREADABLE"),
+  (f"optimize {LONG}", "does not exist", "FILE_MISSING"),
+  (f"inspect {LONG}", "does not exist", "FILE_MISSING"),
+  (f"verify m.onnx {LONG}", "does not exist", "FILE_MISSING"),
+  (f"optimize m.onnx -o {LONG}", "is too long", "OUTPUT_UNWRITABLE"),
+  (f"optimize m.onnx -o {'d' * 5000}/x.onnx", "there is no folder", "OUTPUT_UNWRITABLE"),
+  (f"optimize m.onnx --report {LONG}", "is too long", "OUTPUT_UNWRITABLE"),
+  (f"explain m.onnx n0 --svg {LONG}", "is too long", "OUTPUT_UNWRITABLE"),
   ("optimize empty.onnx", "is empty", "NOT_ONNX"),
   ("optimize text.onnx", "is not a protobuf message", "NOT_ONNX"),
   ("optimize cut.onnx", "or is cut off", "NOT_ONNX"),

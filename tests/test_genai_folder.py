@@ -134,6 +134,7 @@ BAD = {
   "missing": ('{"model": {"decoder": {"filename": "other.onnx"}}}', "no file of the folder"),
   "library": (json.dumps({"model": {"decoder": {
     "filename": "model.onnx", "session_options": {LIBRARY_OPTION: "mine.so"}}}}), "already"),
+  "a long name": (f'{{"model": {{"filename": "{"x" * 400}.onnx"}}}}', "no file of the folder"),
   "a name with NUL": ('{"model": {"decoder": {"filename": "\\u0000.onnx"}}}', "no file of the folder"),
   "half a character": ('{"model": {"decoder": {"filename": "model.onnx", "x": "\\ud800"}}}', "surrogates"),
   "deep": ('{"model": ' * 5000 + "{}" + "}" * 5000, "recursion"),

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -58,7 +57,7 @@ def custom_nodes(model: str | bytes | os.PathLike[str]) -> tuple[str, ...] | Non
   try:
     if isinstance(model, bytes):
       proto = onnx.load_from_string(model)
-    elif not Path(model).is_file():
+    elif not os.path.isfile(model):
       return None  # ORT says what is wrong with the path
     else:
       proto = onnx.load(os.fspath(model), load_external_data=False)

@@ -46,10 +46,10 @@ def check_file(path: Path) -> None:
   Raises:
       MirageError: FILE_MISSING, FILE_UNREADABLE.
   """
-  if not path.exists():
+  if not os.path.exists(path):  # of any text
     raise MirageError("FILE_MISSING", f"{str(path)!r} does not exist")
-  if not path.is_file():
-    what = "is a folder, not a file" if path.is_dir() else "is not a file"
+  if not os.path.isfile(path):
+    what = "is a folder, not a file" if os.path.isdir(path) else "is not a file"
     raise MirageError("FILE_UNREADABLE", f"{str(path)!r} {what}")
 
 

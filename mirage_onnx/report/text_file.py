@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.superopt.atomic import LONGEST_NAME
 
 
 def write_text(path: Path, text: str) -> None:
@@ -33,8 +34,10 @@ def check_writable(path: Path) -> None:
       MirageError: OUTPUT_UNWRITABLE.
   """
   folder = path.parent
-  if path.exists() and not path.is_file() and not path.is_dir():
+  if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
     return
-  if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-    why = "it is a folder" if path.is_dir() else f"{folder} is no folder that can be written to"
+  if len(os.fsencode(path.name)) > LONGEST_NAME:
+    raise MirageError("OUTPUT_UNWRITABLE", f"{str(path)[:40]}...: its name is too long")
+  if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+    why = "it is a folder" if os.path.isdir(path) else f"{folder} is no folder that can be written to"
     raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {why}")

@@ -36,6 +36,7 @@ from mirage_onnx.rewrite.external import (
 from mirage_onnx.rewrite.model import BUNDLE_NAME
 from mirage_onnx.rewrite.stream import write_model
 from mirage_onnx.rewrite.turned import held, is_turned
+from mirage_onnx.superopt.atomic import LONGEST_NAME
 
 #: Weights inside the model file up to this size together; more of them go to the data file.
 INLINE_LIMIT_BYTES = 1 << 30
@@ -172,9 +173,11 @@ def check_output(
       )
     if any(_same(target, file) for file in (source, *outside)):
       raise MirageError("OUTPUT_IS_INPUT", f"{path} is the input, or holds its weights")
-  if target.is_dir():
+  if len(os.fsencode(target.name)) > LONGEST_NAME:
+    raise MirageError("OUTPUT_UNWRITABLE", f"the name {target.name[:40]!r}... is too long")
+  if os.path.isdir(target):
     raise MirageError("OUTPUT_UNWRITABLE", f"{path} is a folder")
-  if not target.parent.is_dir():
+  if not os.path.isdir(target.parent):  # of a path of any length
     raise MirageError("OUTPUT_UNWRITABLE", f"there is no folder {target.parent}")
   if target.exists() and not target.is_file():
     raise MirageError("OUTPUT_UNWRITABLE", f"{path} is not a regular file")
@@ -196,7 +199,7 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _same(a: Path, b: Path) -> bool:
-  return a == b or (a.exists() and b.exists() and os.path.samefile(a, b))
+  return a == b or (os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b))
 
 
 def _create(path: Path) -> BinaryIO:

@@ -4,6 +4,9 @@ import contextlib
 import os
 from pathlib import Path
 
+#: Bytes of a file's name, of 255: those beside it (data, lock, what is not done) have some fifty more.
+LONGEST_NAME = 200
+
 
 def sibling(path: Path) -> Path:
   """Where the new content of ``path`` is written before it takes the place of the old one."""
