@@ -13,6 +13,8 @@ from mirage_onnx.ir import parse_ugraph
 from mirage_onnx.target import H100
 
 CAUSAL = "..0 else 0"
+#: Of f32: adding 100 leaves it as it is.
+LEAST = "-340282346638528859811704183484516925440"
 
 
 def emitted(case):
@@ -31,6 +33,7 @@ CASES = {
   "future": banded(banded_text("0.. else 0"), 64, 64, 3, a1=264, a3=264),
   "nothing at first": banded(banded_text("..-80 else 0"), 64, 64, 2, a1=264, a3=200),
   "selected": banded(banded_text(CAUSAL, SELECTED), 64, 64, 2, a1=200, a3=200),
+  "selected, the least number": banded(banded_text(CAUSAL, SELECTED, low=LEAST), 64, 64, 2, a1=200, a3=200),
   "added": banded(banded_text("-100..0 else -65504", ADDED, kind="f16"), 64, 64, 2, a1=264, a3=264),
   "keys of a run": banded(banded_text(CAUSAL, THERE), 64, 64, 2, a1=272, a3=272),
   "mma": banded(banded_text(CAUSAL), 64, 32, 2, "mma", a1=200, a3=200),
