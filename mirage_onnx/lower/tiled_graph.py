@@ -20,7 +20,7 @@ from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.near import with_near
 from mirage_onnx.lower.pieces import Pieces
 from mirage_onnx.lower.share import ways
-from mirage_onnx.lower.sizes import MOST_AT_RUNTIME
+from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.lower.standing import standing_blocks
 from mirage_onnx.lower.steps import Copy
@@ -94,7 +94,7 @@ def tiled_graph(
 def _unseen(graph: UGraph, plan: TiledPlan) -> Unseen | None:
   """Iterations that change nothing, where the loop can do without: of a block for itself, by a ring."""
   lowering, pieces = plan.lowering, plan.pieces
-  plain = not (lowering.under_way or lowering.widened or pieces.grid.tiles) and lowering.ranks == 1
+  plain = not (lowering.under_way or lowering.widened) and lowering.ranks == 1
   behind = any(isinstance(s, Copy) and s.tile in plan.memory.early for s in plan.memory.graph.after)
   ring = bool(lowering.ring) and 1 < lowering.stages < pieces.most_steps
   if not (plain and ring) or behind:
@@ -102,7 +102,9 @@ def _unseen(graph: UGraph, plan: TiledPlan) -> Unseen | None:
   found = unseen(pieces.kernel, {t.name: t for t in graph.tensors})
   if found is None or any(i not in lowering.forms for i in found.running):
     return None
-  return found if pieces.grid.tile(found.band.rows, pieces.extents).dim is not None else None
+  both = (found.band.rows, found.band.columns)
+  static = not any(is_runtime(pieces.extents, a) for a in both)
+  return found if static and pieces.grid.tile(found.band.rows, pieces.extents).dim is not None else None
 
 
 def _laid_out(

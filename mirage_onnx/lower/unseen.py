@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isinf
 
+import numpy as np
+
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.block_ops import MAXIMA, Kind, kind_of
 from mirage_onnx.ir.dtype import DType
@@ -141,7 +143,7 @@ class _Hidden:
       case Kind.RUNNING:
         if op.op not in MAXIMA or not args[0].plain or args[0].most > HIDDEN:
           return None
-        self.floors[index] = args[0].most - _NOTHING
+        self.floors[index] = _floor(args[0].most)
         return _Value(0.0, 0.0, running=index)
       case Kind.PREVIOUS:
         return args[0]
@@ -153,8 +155,14 @@ class _Hidden:
     assert x.below is not None
     if x.most > HIDDEN:
       return _ANY
-    self.floors[x.below] = max(self.floors[x.below], x.most - _NOTHING)
+    self.floors[x.below] = max(self.floors[x.below], _floor(x.most))
     return _ZERO
+
+
+def _floor(most: float) -> float:
+  """The least maximum, in f32, beside which an exponential of ``most`` is nothing: above it in any case."""
+  lowest = np.float32(max(most, -float(np.finfo(np.float32).max)))
+  return float(max(np.float32(most - _NOTHING), np.nextafter(lowest, np.float32(inf))))
 
 
 def _constant(op: BlockOp) -> _Value:

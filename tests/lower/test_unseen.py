@@ -27,6 +27,8 @@ def found(text):
     (banded_text(CAUSAL, THERE), -28.0),
     (banded_text("-63..0 else -65504", ADDED, kind="f16"), -28.0),
     (banded_text(CAUSAL, SELECTED, low="-1000"), -900.0),
+    # Adding 100 to the least number changes nothing: a row that has it has seen nothing.
+    (banded_text(CAUSAL, SELECTED, low=str(-(2**128 - 2**104))), -(2.0**128 - 2.0**105)),
   ],
 )
 def test_what_hides_and_the_condition(text, floor):

@@ -1,0 +1,76 @@
+"""Functions as near as 16 bits need, in kernels with wgmma."""
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+from banded import SELECTED, banded, banded_text
+
+from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.emulator import compile_kernels
+from tests.codegen.tiled.test_warpgroup import attention, emit
+
+
+def test_functions_as_near_as_16_bits_need():
+  """erf within 1e-7 everywhere, exp relatively; beyond the ends their limits."""
+  text = """#include "ptx.cuh"
+#include "vector.cuh"
+#include "ptx_warpgroup.cuh"
+#include "warpgroup.cuh"
+PTX_KERNEL(128) near(const float* __restrict__ x, float* __restrict__ y, float* __restrict__ z) {
+  for (int i = ptx::thread(); i < 8192; i += 128) {
+    y[i] = erf_near(x[i]);
+    z[i] = exp_by_two(x[i]);
+  }
+}
+"""
+  x = np.concatenate([np.linspace(-7, 7, 4096), -np.geomspace(1e-30, 87, 4090)]).astype(np.float32)
+  x = np.concatenate([x, np.array([0, -0.0, 1e30, -1e30, np.inf, -np.inf], np.float32)])
+  y, z = np.full_like(x, np.nan), np.full_like(x, np.nan)
+  compile_kernels([KernelSource("near", text, (1, 1, 1), 128, 1, 0, ("x", "y", "z"), False)]).run(
+    {"x": x, "y": y, "z": z}
+  )
+  wide = x.astype(np.float64)
+  assert np.abs(y - np.vectorize(math.erf)(wide)).max() < 1.01e-7
+  with np.errstate(over="ignore"):
+    want = np.exp(wide)
+  finite = (np.abs(wide) < 87.3) & (wide <= 7)
+  assert (np.abs(z[finite] / want[finite] - 1) <= 2.0**-22 * (1 + np.abs(wide[finite]))).all()
+  assert (z[-6:] == [1, 1, np.inf, 0, np.inf, 0]).all()
+
+
+def test_a_value_times_its_normal_distribution():
+  """Within a part in 19000 of either tail; nothing below -6, the value itself above, NaN of NaN."""
+  text = """#include "ptx.cuh"
+#include "vector.cuh"
+#include "ptx_warpgroup.cuh"
+#include "warpgroup.cuh"
+PTX_KERNEL(128) near(const float* __restrict__ x, float* __restrict__ y) {
+  for (int i = ptx::thread(); i < 8192; i += 128) {
+    y[i] = times_normal(x[i]);
+  }
+}
+"""
+  x = np.concatenate([np.linspace(-9, 9, 8186), [1e30, -1e30, np.inf, -np.inf, np.nan, 0.0]]).astype(
+    np.float32
+  )
+  y = np.full_like(x, 7.0)
+  compile_kernels([KernelSource("near", text, (1, 1, 1), 128, 1, 0, ("x", "y"), False)]).run({"x": x, "y": y})
+  wide, found = x[:8186].astype(np.float64), y[:8186].astype(np.float64)
+  tail = np.abs(wide) * np.vectorize(math.erfc)(np.abs(wide) / math.sqrt(2)) / 2
+  off = np.abs(found - (np.maximum(wide, 0) - tail))
+  assert (off <= 5.2e-5 * tail + 2.0**-23 * np.maximum(wide, 0) + 6.1e-9).all()
+  assert y[8186] == x[8186] and y[8188] == np.inf and max(abs(y[8187]), abs(y[8189])) < 6.1e-9
+  assert np.isnan(y[-2]) and y[-1] == 0
+
+
+def test_what_a_row_shares_is_multiplied_once():
+  """Where f16 bounds all that is in the loop; with numbers near the end of f32 rows of them would be NaN."""
+  c = attention(64, 64, 2, a1=256, a3=64)
+  assert re.search(r"exp_by_two\(v\d+.*, -v\d+", emit(c).text) and "= -1e38f;" in emit(c).text
+  wide = replace(c, text=c.text.replace("f16", "bf16"))
+  assert not re.search(r"exp_by_two\(v\d+.*, -v\d+", emit(wide).text) and "-3.4028235e38f" in emit(wide).text
+  low = banded_text("..0 else 0", SELECTED, low="-340282346638528859811704183484516925440")
+  hidden = emit(banded(low, 64, 64, 2, a1=256, a3=256)).text
+  assert "-3.4028235e38f;" in hidden and not re.search(r"exp_by_two\(v\d+.*, -v\d+", hidden)
