@@ -1,5 +1,6 @@
 """Which regions a prediction chooses: what a region must win by, and against what."""
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -125,3 +126,41 @@ def test_instances_are_checked_as_soon_as_a_region_was_timed(monkeypatch):
     instances=Checks(),
   )  # fmt: skip
   assert [c for c, _ in chosen] == [candidate] and asked == [((candidate,), result.candidates[0].candidate)]
+
+
+def test_predicted_regions_are_compiled_side_by_side(monkeypatch):
+  """Each of two waits until the other one is at work; their instances are asked about at once."""
+  net = Net(seed=3, opset=18)
+  x = net.Exp(net.Tanh(net.input(4, 64)))
+  weight = net.weight(64, 64)
+  model = net.model(net.Sigmoid(net.Neg(net.MatMul(x, weight))))
+  loaded = load_model(model)
+  program = import_model(loaded)
+  product = next(n.name for n in program.nodes if n.op_type == "MatMul")
+  pairs = [c for c in find_candidates(program).candidates if len(c.nodes) == 2 and product not in c.nodes]
+  assert len(pairs) == 2
+  both, asked = threading.Barrier(2), []
+
+  class Checks:
+    def verdicts(self, instances, chosen):
+      asked.extend(instances)
+      return (None,) * len(instances)
+
+    def refused(self, chosen, ends):
+      assert sorted(map(id, asked)) == sorted(id(c) for c, _ in chosen), "only at the end"
+      return {}
+
+  def waiting(loaded, o, *rest, **more):
+    both.wait(timeout=60)
+    return compiled(o)
+
+  monkeypatch.setattr(realise, "tuned", waiting)
+  monkeypatch.setattr(realise, "available_cores", lambda: 2)
+  result = SimpleNamespace(candidates=[offered(2.0)])
+  outcomes = {c.region.key: Outcome(c.region, (c,), 40.0, result) for c in pairs}  # type: ignore[arg-type]
+  node_us = {n: 20.0 for c in pairs for n in c.nodes}
+  chosen, found = realise.realise(
+    loaded, program, outcomes, node_us, H200, margin=0.2, measure=False, tries=1, instances=Checks()
+  )
+  assert {c.nodes for c, _ in chosen} == {c.nodes for c in pairs}
+  assert not any(o.rejection for o in found.values())
