@@ -11,7 +11,8 @@ struct Target {
 };
 constexpr Target kTargets[] = {
     {8, 0, "sm80"}, {8, 6, "sm86"}, {8, 7, "sm87"}, {8, 9, "sm89"}, {9, 0, "sm90a"},
-    {10, 0, "sm100a"}, {10, 3, "sm103a"}, {12, 0, "sm120a"}};
+    {10, 0, "sm100a"}, {10, 3, "sm103a"}, {12, 0, "sm120a"},
+    {12, 1, "sm121a"}};
 
 const char* find_target(int major, int minor) {
   for (const Target& target : kTargets) {

@@ -8,7 +8,7 @@ generator itself, because nobody remembers to count up a version with every chan
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
 from mirage_onnx.target import Target
@@ -20,6 +20,8 @@ SettingText = Mapping[str, str]
 def setting_text(target: Target, axioms: Iterable[str], **limits: object) -> dict[str, str]:
   """The setting of a search: ``limits`` are its bound, its space and whatever else restricts it.
 
+  No search reads what ONNX Runtime takes on the target, nor the name under which kernels are registered.
+
   ``axioms``: their names, in the order in which they are applied. A restriction that has no
   canonical text (a callable) cannot be kept results of: search without a journal then.
 
@@ -28,7 +30,7 @@ def setting_text(target: Target, axioms: Iterable[str], **limits: object) -> dic
   """
   found = {name: _canonical(value) for name, value in sorted(limits.items())}
   return {
-    "target": _canonical(target),
+    "target": _canonical(replace(target, suffix=target.suffix.partition("_")[0], table="")),
     "axioms": ",".join(axioms),
     **found,
     "generator": generator_digest(),

@@ -3,7 +3,7 @@
 ``architectures.py``: what a compute capability has; ``rows.py``: the chips; ``names.py``: what a user calls
 them, ``several.py``: one file for several. ``tables/NAME.json``: times of ONNX Runtime's own kernels;
 ``tables/NAME_known.json``: up to which sizes ours were ahead of them; ``tables/ort_fusions.json``: what ONNX
-Runtime fuses on any of them.
+Runtime fuses on any of them; ``tables/operators.json``: what ``calibrate`` asks it about.
 """
 
 from mirage_onnx.targets.architectures import ARCHITECTURES, TOO_OLD, Architecture, architecture_of

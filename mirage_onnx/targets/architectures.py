@@ -62,6 +62,7 @@ _ROWS = (
   _row("sm_103a", 2048, 32, 228, (), 128, clusters=True, pdl=True),
   # Whether clusters help where there is no multicast was not measured on any: none are used.
   _row("sm_120a", 1536, 24, 100, (), 128, pdl=True),
+  _row("sm_121a", 1536, 24, 100, (), 128, pdl=True),
 )
 ARCHITECTURES: dict[str, Architecture] = {a.arch: a for a in _ROWS}
 #: Without cp.async, bfloat16 and m16n8k16: a second way of everything that streams.

@@ -20,7 +20,7 @@ from mirage_onnx.targets.rows import TARGETS
 #: Other names, as ``_plain`` writes them.
 _ALSO = {
   "a100": "a100-80gb", "a100sxm": "a100-80gb", "a100pcie": "a100-pcie-80gb", "agxorin": "orin",
-  "jetsonagxorin": "orin", "h100sxm": "h100", "h100sxm5": "h100", "gracehopper": "gh200",
+  "jetsonagxorin": "orin", "h100sxm": "h100", "h100sxm5": "h100", "gracehopper": "gh200", "dgxspark": "gb10",
   "rtxpro6000blackwell": "rtx-pro-6000",
 }  # fmt: skip
 _OLD = re.compile(r"(t4|tesla.*|v100.*|quadrort.*|rtx20\d\d.*|sm(3|5|6|7)\d)")

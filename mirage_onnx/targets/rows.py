@@ -98,6 +98,7 @@ _ROWS = (
     "rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "sm_120a",
     188, 128, 2617, 1792, 503.8,
   ),
+  published("gb10", "NVIDIA GB10", "sm_121a", 48, 24, 2523, 273, 125),
 )  # fmt: skip
 
 TARGETS: dict[str, Target] = {t.name: t for t in _ROWS}

@@ -52,6 +52,13 @@ def test_the_same_in_every_process():
     assert key == entry_key(SETTING, "region", "unit")
 
 
+def test_what_no_search_reads():
+  """After ``calibrate``, and as the second of its architecture in a file, a GPU has the same searches."""
+  same = replace(H200, table='{"ops": {}}', suffix="sm90a_h200")
+  assert setting_text(same, ()) == setting_text(H200, ()) != setting_text(replace(H200, l2_tbps=1.0), ())
+  assert setting_text(replace(H200, suffix="sm80"), ()) != setting_text(H200, ())
+
+
 def test_a_value_without_canonical_text():
   for value in (lambda: None, object(), Fraction(1, 2), {"x": 1}):
     with pytest.raises(TypeError, match="no canonical text"):

@@ -16,7 +16,7 @@ ROWS = {
 PUBLISHED = [t for t in TARGETS.values() if t.rated is Rated.DATASHEET and t.name != "sm_90"]
 #: Operations of a multiprocessor's tensor cores in a cycle, fp16 with fp32 sums.
 PER_CYCLE = {"sm_80": 2048, "sm_86": 1024, "sm_87": 2048, "sm_89": 1024, "sm_90a": 4096, "sm_100a": 8192,
-             "sm_103a": 8192, "sm_120a": 1024}  # fmt: skip
+             "sm_103a": 8192, "sm_120a": 1024, "sm_121a": 1024}  # fmt: skip
 #: GeForce: half of it with fp32 sums.
 HALVED = {"rtx3090", "rtx4090", "rtx5090"}
 
