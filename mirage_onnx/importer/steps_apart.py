@@ -9,11 +9,20 @@ as it was for all else. Both branches read the same weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import (
+  AttributeProto,
+  GraphProto,
+  ModelProto,
+  NodeProto,
+  TensorProto,
+  ValueInfoProto,
+  helper,
+  numpy_helper,
+)
 
 from mirage_onnx.importer.graph import nodes_of, subgraphs
 
@@ -24,6 +33,8 @@ STEPS = "pkg.mirage_onnx.steps"
 #: The property of the ``If`` that says what dimensions have in the branch of steps, as ``batch=1 new=1``.
 _SIZES = "pkg.mirage_onnx.sizes"
 _STEP, _OTHERS = "/step", "/others"
+#: From which a Shape may be of one dimension.
+_OPSET = 15
 _QUERY, _PASTS, _TOTAL = 0, (3, 4), 6
 #: Operators that make of shapes how long all is together.
 _OF_SHAPES = frozenset({"Shape", "Gather", "Cast", "Squeeze", "Unsqueeze", "Slice", "Identity"})
@@ -57,7 +68,8 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
 
   ``sizes``: by name, of dimensions of inputs; steps of others go with the prompts.
   """
-  found = _decoder(proto.graph, sizes or {})
+  opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+  found = _decoder(proto.graph, sizes or {}) if opset >= _OPSET else None
   if found is None:
     return proto
   made = ModelProto()
@@ -227,7 +239,11 @@ def _made_of_shapes(
 
 
 def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]:
-  """Of shapes: one token is new, of as many sequences, and the cache has room for it."""
+  """Of shapes: one token is new, of as many sequences, and the cache has room for it.
+
+  The host runs these nodes before each step, so there are few: with n the product of dimensions that are
+  1 in a step, (max(length, room) + 1) * n = room + 1 where n is 1 and there is room, and nowhere else.
+  """
   made = []
 
   def add(op: str, *inputs: str, **attributes: Any) -> str:
@@ -239,19 +255,48 @@ def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]
     tensor = helper.make_tensor("", TensorProto.INT64, [1], [value])
     return add("Constant", value=tensor)
 
+  def size(value: str, axis: int) -> str:
+    return add("Shape", value, start=axis, end=axis + 1)
+
+  inputs = {v.name: _dims(v) for v in graph.input}
+  places = {
+    name: next((v, dims.index(name)) for v, dims in inputs.items() if name in dims) for name in d.fixed
+  }
+  ones = [places[name] for name, n in sorted(d.fixed.items()) if n == 1]
+  (first, _), *_ = ones  # of new tokens there is one
+  if {axis for v, axis in ones if v == first} == {*range(len(inputs[first]))} and {v for v, _ in ones} == {
+    first
+  }:
+    count = add("Size", first)
+  else:
+    count = size(*ones[0])
+    for place in ones[1:]:
+      count = add("Mul", count, size(*place))
+  one, room = number(1), size(d.past, 2)
+  longest = add("Add", add("Max", _length(d, graph, add, number), room), one)
+  holds = add("Equal", add("Mul", longest, count), add("Add", room, one))
+  for name, n in sorted(d.fixed.items()):
+    if n != 1:
+      holds = add("And", holds, add("Equal", size(*places[name]), number(n)))
+  return made
+
+
+def _length(d: _Decoder, graph: GraphProto, add: Callable[..., str], number: Callable[[int], str]) -> str:
+  """How long all is together, of one element: as the model makes it, or sooner."""
+  stored = {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant"}
+  if [n.op_type for n in d.total] == ["Shape", "Gather", "Cast"] and not d.total[0].attribute:
+    shape, taken, _ = d.total
+    index = stored.get(taken.input[1])
+    if index is not None and taken.input[0] == shape.output[0] and index.data_type == TensorProto.INT64:
+      values = numpy_helper.to_array(index).reshape(-1)
+      if len(values) == 1 and values[0] >= 0:
+        return add("Shape", shape.input[0], start=int(values[0]), end=int(values[0]) + 1)
   own: dict[str, str] = {}
   for n in d.total:
-    own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input))
-    made[-1].attribute.extend(n.attribute)
-  length = add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
-  room = add("Gather", add("Shape", d.past), number(2))
-  holds = add("Not", add("Less", room, length))
-  for name, size in sorted(d.fixed.items()):
-    value = next(v for v in graph.input if name in _dims(v))
-    count = add("Gather", add("Shape", value.name), number(_dims(value).index(name)))
-    holds = add("And", holds, add("Equal", count, number(size)))
-  add("Squeeze", holds)
-  return made
+    own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input), **{
+      a.name: helper.get_attribute_value(a) for a in n.attribute
+    })  # fmt: skip
+  return add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
 
 
 def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphProto:

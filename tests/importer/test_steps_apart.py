@@ -219,3 +219,35 @@ def test_caches_of_a_window_stay(tmp_path):
     if n.name == "it1":
       n.attribute.append(helper.make_attribute("sliding_window_cache", 1))
   assert not is_apart(steps_apart(model))
+
+
+@pytest.mark.parametrize("sizes", [{}, {"batch": 1}, {"batch": 2}])
+def test_the_condition(sizes):
+  """Of one new token in a cache with room, of as many sequences; the host runs few nodes for it."""
+  apart = steps_apart(decoder(), sizes)
+  *nodes, holder = (n for n in apart.graph.node if n.op_type == "If" or n.name.startswith("steps/"))
+  counted = [n.op_type for n in nodes if n.op_type != "Constant"]
+  assert len(counted) <= {0: 8, 1: 10, 2: 11}[sizes.get("batch", 0)], counted
+  wanted = [v for v in apart.graph.input if any(v.name in n.input for n in nodes)]
+  result = helper.make_tensor_value_info(holder.input[0], TensorProto.BOOL, None)
+  graph = helper.make_graph(nodes, "condition", wanted, [result])
+  model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+  session = ort.InferenceSession(model.SerializeToString(), providers=CPU)
+  shapes = {"qkv": lambda b, n, r, t: (b, n, (HEADS + 2 * OWN) * SIZE), "mask": lambda b, n, r, t: (b, t)}
+  for b, n, r, t in np.ndindex(4, 3, 5, 6):
+    feeds = {
+      v.name: np.zeros(
+        shapes.get(v.name, lambda b, n, r, t: (b, OWN, r, SIZE))(b, n, r, t),
+        np.int64 if v.name == "mask" else np.float16,
+      )
+      for v in wanted
+    }
+    (holds,) = session.run(None, feeds)
+    fits = n == 1 and t <= r and b == sizes.get("batch", b)
+    assert holds.size == 1 and bool(holds.reshape(())) == fits, (b, n, r, t)
+
+
+def test_operators_of_an_older_set():
+  model = decoder()
+  model.opset_import[0].version = 14
+  assert steps_apart(model) is model
