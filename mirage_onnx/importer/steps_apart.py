@@ -33,6 +33,8 @@ STEPS = "pkg.mirage_onnx.steps"
 #: The property of the ``If`` that says what dimensions have in the branch of steps, as ``batch=1 new=1``.
 _SIZES = "pkg.mirage_onnx.sizes"
 _STEP, _OTHERS = "/step", "/others"
+#: New tokens of a prompt that is timed.
+PROMPT = 256
 #: From which a Shape may be of one dimension.
 _OPSET = 15
 _QUERY, _PASTS, _TOTAL = 0, (3, 4), 6
@@ -44,9 +46,10 @@ _OF_SHAPES = frozenset({"Shape", "Gather", "Cast", "Squeeze", "Unsqueeze", "Slic
 class _Decoder:
   """``fixed``: sizes in a step, of new tokens, too; ``past``: a cache; ``total``: what makes ``length``.
 
-  ``sizes``: of names that the operators leave no choice (of a head).
+  ``sizes``: of names that the operators leave no choice (of a head). ``new``: the name of new tokens.
   """
 
+  new: str
   fixed: Mapping[str, int]
   past: str
   total: tuple[NodeProto, ...]
@@ -109,6 +112,23 @@ def apart_as_in(proto: ModelProto, made: ModelProto) -> ModelProto:
 def is_apart(proto: ModelProto) -> bool:
   """Whether the steps of a model have a branch."""
   return any(p.key == STEPS for n in proto.graph.node for p in n.metadata_props)
+
+
+def prompt_of(proto: ModelProto, sizes: Mapping[str, int]) -> dict[str, int] | None:
+  """``sizes`` of a step of a model as those of a prompt, which takes the other branch; None of other models.
+
+  Of so many new tokens that they are no more than any other dimension of lengths.
+  """
+  found = _decoder(proto.graph, sizes)
+  if found is None or found.new not in sizes:
+    return None
+  known = {v.name: _dims(v) for v in proto.graph.input}
+  shapes = [n.input[0] for n in found.total if n.op_type == "Shape"]
+  lengths = {d for name in (found.past, *shapes) for d in known[name] if d not in found.fixed}
+  new = min(
+    PROMPT, *(sizes[d] for d in lengths if isinstance(d, str) and d in sizes and d not in found.sizes)
+  )
+  return {**sizes, found.new: new} if new > 1 else None
 
 
 def step_sizes(proto: ModelProto) -> dict[str, int]:
@@ -208,7 +228,7 @@ def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
   names = {d for name in inputs for d in known[name] if d not in lengths | {*sizes}}
   fixed = {n: size for n, size in wanted.items() if n in names and " " not in n} | {first: 1}
   one = next(n for n in nodes if not _holds_window(n))
-  return _Decoder(fixed, one.input[_PASTS[0]], total, one.input[_TOTAL], sizes)
+  return _Decoder(first, fixed, one.input[_PASTS[0]], total, one.input[_TOTAL], sizes)
 
 
 def _holds_window(node: NodeProto) -> bool:

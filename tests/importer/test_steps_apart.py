@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import is_apart, step_sizes, steps_apart
+from mirage_onnx.importer.steps_apart import is_apart, prompt_of, step_sizes, steps_apart
 
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
@@ -251,3 +251,11 @@ def test_operators_of_an_older_set():
   model = decoder()
   model.opset_import[0].version = 14
   assert steps_apart(model) is model
+
+
+def test_a_prompt_of_such_a_model():
+  sizes = {"batch": 1, "new": 1, "past": 512, "all": 300, "size": SIZE}
+  assert prompt_of(decoder(), sizes) == {**sizes, "new": 256}
+  assert prompt_of(decoder(), {**sizes, "all": 100})["new"] == 100
+  assert prompt_of(decoder(), {**sizes, "past": 1}) is None
+  assert prompt_of(helper.make_model(helper.make_graph([], "", [], [])), sizes) is None
