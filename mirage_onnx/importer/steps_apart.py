@@ -9,6 +9,7 @@ as it was for all else. Both branches read the same weights.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,8 +86,6 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
     del values[:]
     values.extend(known)
   names = _Names(proto.graph)
-  constants = [n for n in proto.graph.node if n.op_type == "Constant"]
-  graph.node.extend(constants)
   graph.node.extend(_condition(found, proto.graph, names))
   holder = graph.node.add(op_type="If", name=names.fresh("steps"), input=[graph.node[-1].output[0]])
   holder.output.extend(o.name for o in proto.graph.output)
@@ -311,7 +310,9 @@ def _length(d: _Decoder, graph: GraphProto, add: Callable[..., str], number: Cal
       values = numpy_helper.to_array(index).reshape(-1)
       if len(values) == 1 and values[0] >= 0:
         return add("Shape", shape.input[0], start=int(values[0]), end=int(values[0]) + 1)
-  own: dict[str, str] = {}
+  own = {}
+  for i in dict.fromkeys(i for n in d.total for i in n.input if i in stored):
+    own[i] = add("Constant", value=stored[i])
   for n in d.total:
     own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input), **{
       a.name: helper.get_attribute_value(a) for a in n.attribute
@@ -322,18 +323,17 @@ def _length(d: _Decoder, graph: GraphProto, add: Callable[..., str], number: Cal
 def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphProto:
   """The graph as a branch: what it yields has names of its own.
 
-  Of the other branch all values, for onnx's inference mixes up sizes of equal names.
+  So have its constants: one that is outside is copied to the GPU in each run. Of the other branch all
+  values have, for onnx's inference mixes up sizes of equal names.
   """
   is_step = end == _STEP
   outputs = {o.name: names.fresh(o.name + end) for o in graph.output}
   produced = [o for n in graph.node if n.op_type != "Constant" for o in n.output if o]
-  own = dict(outputs)
+  own = {o: names.fresh(o + end) for n in graph.node if n.op_type == "Constant" for o in n.output} | outputs
   if not is_step:
     own |= {o: names.fresh(o + end) for o in produced if o not in outputs}
   made = GraphProto(name=end.strip("/"))
-  for n in graph.node:
-    if n.op_type == "Constant":
-      continue
+  for n in graph.node if is_step else _gelus(graph):
     copy = made.node.add()
     copy.CopyFrom(n)
     copy.input[:] = [own.get(i, i) for i in n.input]
@@ -358,6 +358,23 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
   made.output.extend(said(graph.output))
   made.value_info.extend(said(v for v in graph.value_info if v.name in {*produced} - {*outputs}))
   return made
+
+
+def _gelus(graph: GraphProto) -> list[NodeProto]:
+  """The nodes of a graph, x * sigmoid(x) one operator: onnxruntime makes that of it, but in no subgraph."""
+  readers = Counter(i for n in graph.node for i in n.input)
+  readers.update(o.name for o in graph.output)
+  sigmoids = {n.output[0]: n for n in graph.node if n.op_type == "Sigmoid" and readers[n.output[0]] == 1}
+  found, gone = list[NodeProto](), set[str]()
+  for n in graph.node:
+    gate = next((sigmoids[i] for i in n.input if i in sigmoids), None) if n.op_type == "Mul" else None
+    if gate is not None and gate.input[0] in n.input:
+      gone.add(gate.output[0])
+      n = helper.make_node(
+        "QuickGelu", [gate.input[0]], list(n.output), name=n.name, domain="com.microsoft", alpha=1.0
+      )
+    found.append(n)
+  return [n for n in found if not (n.op_type == "Sigmoid" and n.output[0] in gone)]
 
 
 def _dims(value: ValueInfoProto) -> tuple[int | str, ...]:

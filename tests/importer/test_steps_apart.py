@@ -99,7 +99,7 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
   assert [n.op_type for n in result.model.graph.node][-1] == "If"
   step, others = (a.g for a in result.model.graph.node[-1].attribute)
   assert not [n for n in step.node if n.op_type == "GroupQueryAttention"]
-  assert [n.op_type for n in others.node] == [n.op_type for n in model.graph.node if n.op_type != "Constant"]
+  assert [n.op_type for n in others.node] == [n.op_type for n in model.graph.node]
   assert not any(p.key == "pkg.mirage_onnx.steps" for n in nodes_of(step, others) for p in n.metadata_props)
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
@@ -259,3 +259,38 @@ def test_a_prompt_of_such_a_model():
   assert prompt_of(decoder(), {**sizes, "all": 100})["new"] == 100
   assert prompt_of(decoder(), {**sizes, "past": 1}) is None
   assert prompt_of(helper.make_model(helper.make_graph([], "", [], [])), sizes) is None
+
+
+def test_lengths_that_are_made_otherwise():
+  """Of a sum of shapes, say: the nodes are there once more for the condition, with their constants."""
+  model = decoder()
+  (taken,) = (n for n in model.graph.node if n.output[0] == "longest")
+  taken.input[0] = "same"
+  model.graph.node.insert(5, helper.make_node("Identity", ["shape"], ["same"]))
+  apart = steps_apart(model)
+  kinds = [n.op_type for n in apart.graph.node]
+  assert "Gather" in kinds and "Identity" in kinds
+  session = ort.InferenceSession(apart.SerializeToString(), providers=CPU)
+  plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
+  for new, room, total in (*STEPS, *OTHERS):
+    (want, _), (got, _) = (run(s, 2, new, room, total) for s in (plain, session))
+    for x, y in zip(want, got, strict=True):
+      np.testing.assert_allclose(x.astype(float), y.astype(float), rtol=1e-2, atol=1e-2)
+
+
+def test_gates_of_prompts_are_one_operator():
+  """As onnxruntime fuses them, but not in a subgraph."""
+  model = decoder()
+  y = model.graph.output[0].name
+  last = next(n for n in model.graph.node if y in n.output)
+  last.output[0] = "raw"
+  model.graph.node.extend([
+    helper.make_node("Sigmoid", ["raw"], ["gate"]), helper.make_node("Mul", ["gate", "raw"], [y])
+  ])  # fmt: skip
+  step, others = (a.g for a in steps_apart(model).graph.node[-1].attribute)
+  assert [n.op_type for n in step.node][-2:] == ["Sigmoid", "Mul"]
+  assert [n.op_type for n in others.node][-1:] == ["QuickGelu"] and len(others.node) == len(step.node) - 1
+  a, b = (ort.InferenceSession(m.SerializeToString(), providers=CPU) for m in (model, steps_apart(model)))
+  for new, room, total in (*STEPS, *OTHERS):
+    (want, _), (got, _) = (run(s, 2, new, room, total) for s in (a, b))
+    np.testing.assert_allclose(want[0].astype(float), got[0].astype(float), rtol=1e-2, atol=1e-2)
