@@ -51,9 +51,7 @@ def distinct_nodes(
     hollow = node_model(loaded, program, node, values, hollow=True)
     text = canonical_nodes(hollow)
     sizes = [_bytes(program.tensors[n]) for n in (*node.inputs, *node.outputs) if n]
-    kept = (
-      node.inputs[3:5] if node.op_type == CACHED else ()
-    )  # no other node reads a cache before the next run
+    kept = _caches(node, program)  # which no other node reads before the next run
     weights = sum(_bytes(program.tensors[n]) for n in node.inputs if n in values or n in kept)
     if sum(sizes) <= MOST_BYTES:
       found.setdefault(text, []).append(NodeModel(node, text, sum(sizes), weights))
