@@ -23,6 +23,7 @@ from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
+from mirage_onnx.importer.steps_apart import is_apart, prompt_of
 from mirage_onnx.locking import better_of, check_same, earlier_of, lock_of, replayed_lock
 from mirage_onnx.model_tuning import tune
 from mirage_onnx.pipeline import Options, Run
@@ -213,7 +214,7 @@ def optimize(
         target_path, loaded.path, weights, start + options.budget_s, sha256, SLACK * options.budget_s
       )  # fmt: skip
       gate = notes.gate = (
-        _gate(run, loaded.path, place.end, start) if measure and model_check and recorded is None else None
+        _gate(run, loaded, place.end, start) if measure and model_check and recorded is None else None
       )
       earlier = lock_path and gate and earlier_of(run, lock_path, loaded, options, external, target_path)
       how: dict[str, Any] = {"check": check, "noted": notes.noted, "timed": notes.timed}
@@ -230,7 +231,7 @@ def optimize(
           notes.record, notes.measured, notes.gate = earlier.record, earlier.measured, None
           run, checked = write(run, loaded, options, replace(place, sha256=earlier.output), gate=None, **how)
         else:
-          gate = notes.gate = _gate(run, loaded.path, place.end, start)
+          gate = notes.gate = _gate(run, loaded, place.end, start)
           run, checked = write(run, loaded, options, place, gate=gate, **how)
       if lock_path is not None and recorded is None:
         made = lock_of(
@@ -268,14 +269,16 @@ def optimize(
   return Result(run.model, report)
 
 
-def _gate(run: Run, source: Path | None, end: float, began: float) -> Gate | None:
+def _gate(run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | None:
   """What times whole models; None where the original is in no file that onnxruntime could read."""
-  if source is None or not run.chosen:
+  if loaded.path is None or not run.chosen:
     return None
   from mirage_onnx.racing import Gate
   from mirage_onnx.rewrite.kept_races import KeptRacer
 
-  return Gate(str(source), run.points, end, timer=KeptRacer.of_user(), began=began)
+  apart = loaded.nested is not None and is_apart(loaded.nested)
+  prompt = prompt_of(loaded.given, run.points[0]) if apart else None
+  return Gate(str(loaded.path), run.points, end, timer=KeptRacer.of_user(), began=began, prompt=prompt)
 
 
 def present_target() -> Target | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Racer, Times
+from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Racer, Times, sizes_text
 from mirage_onnx.pipeline import Run
 from mirage_onnx.tune.gate import Gain, is_faster, to_drop
 from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, spent
@@ -33,6 +33,10 @@ DROP_ALPHA = 0.05
 SURE = 1.4
 
 
+#: Steps behind a prompt that have to make up for what it takes longer with a branch for them.
+STEPS = 16
+
+
 class EarlierStaysError(Exception):
   """What an earlier run has written is faster than what this one was about to write."""
 
@@ -45,7 +49,8 @@ class Gate:
   sizes. ``end``, ``began``: of ``time.monotonic``, of the run; ``timer``: times a
   race (replaced in tests). ``rows``: the last comparison of the original with the result. ``note``: what
   else is to be said. ``bodies``: outputs of custom nodes that run their bodies in ``original``, where that
-  is an optimized model itself. ``code``: why the last ones had to go.
+  is an optimized model itself. ``code``: why the last ones had to go. ``prompt``: sizes at which the
+  result is the original behind a condition; ``STEPS`` steps must make up for that.
   """
 
   original: str
@@ -58,6 +63,7 @@ class Gate:
   earlier: Path | None = None
   began: float = field(default_factory=time.monotonic)
   code: str = "MODEL_SLOWER"
+  prompt: Mapping[str, int] | None = None
   _patient_until: float | None = None
   _questions: int = 0
   _looked: set[str] = field(default_factory=set)
@@ -109,7 +115,9 @@ class Gate:
     turn.
     """
     original = Arm(self.original, self.bodies)
-    found = self._ask((original, result), ((0, 1),), spent(ALPHA, self._questions), most_s=WHOLE_S)
+    prompts = () if self.prompt is None else (self.prompt,)
+    alpha, points = spent(ALPHA, self._questions), (*self.points, *prompts)
+    found = self._ask((original, result), ((0, 1),), alpha, most_s=WHOLE_S, points=points)
     self._questions += 1
     if isinstance(found, Failed):
       if found.arm != 1:  # nothing can be said of a model that onnxruntime cannot run itself
@@ -117,8 +125,11 @@ class Gate:
         return {}
       return dict.fromkeys(groups, f"onnxruntime could not run the model with it: {found.reason}")
     self.rows = found.rows
-    self.code = "MODEL_UNSURE" if _is_unsure(found.rows) else "MODEL_SLOWER"
-    faster = is_faster(found.rows)
+    longer, rows = _with_prompt(found.rows, self.prompt)
+    self.code = "MODEL_UNSURE" if _is_unsure(rows) and not longer else "MODEL_SLOWER"
+    if longer:
+      return dict.fromkeys(groups, longer)
+    faster = is_faster(rows)
     if faster and self._over(faster):
       return {}
 
@@ -133,7 +144,7 @@ class Gate:
     # What was worth its place in a larger result is not asked about again.
     asked = tuple(key for key in groups if not faster or (key not in self._looked and key not in sure))
     keys = to_drop(asked, without, batch=BATCH, over=lambda: self._over(faster), faster=faster)
-    how = "the whole model was measured faster without it" if faster else _why(found.rows)
+    how = "the whole model was measured faster without it" if faster else _why(rows)
     return dict.fromkeys(keys, how)
 
   def said(self) -> tuple[str, ...]:
@@ -153,10 +164,26 @@ class Gate:
     alpha: float,
     until: float | None = None,
     most_s: float = MOST_S,
+    points: tuple[Mapping[str, int], ...] = (),
   ) -> Times | Failed:
     end = self.end if until is None else min(self.end, until)
     seconds = min(most_s, max(LEAST_S, end - time.monotonic()))
-    return self.timer(Race(arms, pairs, seconds, alpha, self.points, more_s=FIRST_S))
+    return self.timer(Race(arms, pairs, seconds, alpha, points or self.points, more_s=FIRST_S))
+
+
+def _with_prompt(rows: Sequence[Raced], prompt: Mapping[str, int] | None) -> tuple[str, tuple[Raced, ...]]:
+  """Why a prompt takes too long, or nothing, and the rows of all else."""
+  text = None if prompt is None else sizes_text(prompt)
+  others = tuple(r for r in rows if r.sizes != text)
+  saved_us = min((r.us[0] - r.us[1] for r in others if r.how == "run"), default=0.0)
+  for r in rows:
+    more_us = r.us[1] - r.us[0]
+    if r.sizes == text and r.speedups[0].verdict is PairedVerdict.SLOWER and more_us > STEPS * saved_us:
+      return (
+        f"with a branch for steps a prompt ({text}) takes {r.us[1]:.1f} us for {r.us[0]:.1f}, which {STEPS} "
+        f"steps of {saved_us:.1f} us less do not make up"
+      ), others
+  return "", others
 
 
 def _is_unsure(rows: Sequence[Raced]) -> bool:

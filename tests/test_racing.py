@@ -220,3 +220,38 @@ def test_what_is_faster_is_not_asked_about_for_long(three, tmp_path, monkeypatch
   # 230 s were over when it was seen to be faster, a seventh of which is for two of the three regions; one
   # of them goes, and the rest is asked about again.
   assert [len(q.arms) for q in timer.asked] == [2, 2, 2, 2]
+
+
+PROMPTS = {
+  "no longer": (1000.0, 1001.0, 3),
+  "a little longer": (1000.0, 1300.0, 3),  # 16 steps of 24 us less
+  "too long": (1000.0, 1500.0, 0),
+}
+
+
+@pytest.mark.parametrize("case", PROMPTS)
+def test_a_prompt_beside_steps(three, tmp_path, case):
+  """Steps are faster; a prompt goes through a condition, which some steps have to make up for."""
+  before, after, kept = PROMPTS[case]
+  steps = Timer(costs(three, 1, 2, 3))
+
+  def timer(race):
+    found = steps(replace(race, points=({"new": 1},)))
+    rows = tuple(replace(r, sizes="new=1") for r in found.rows)
+    if {"new": 256} in race.points:
+      us = (before, after)
+      noisy = tuple(before / after * (1 + 0.004 * x) for x in (-1, 1, -1, 1))
+      rows += (Raced("new=256", "run", us, (speedup(noisy, race.alpha),)),)
+    return replace(found, rows=rows)
+
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded, end = load_model(tmp_path / "in.onnx"), time.monotonic() + 300.0
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, end)
+  gate = Gate(str(tmp_path / "in.onnx"), ({"new": 1},), end, timer=timer, prompt={"new": 256})
+  run, _ = writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)
+  assert len(run.chosen) == kept
+  assert steps.asked and {r.sizes for r in gate.rows} == {"new=1", "new=256"}
+  if not kept:
+    assert run.model == three.original
+    (why,) = {o.rejection.reason for o in run.outcomes.values()}
+    assert "a prompt (new=256) takes 1500.0 us for 1000.0, which 16 steps of 24.0 us less" in why

@@ -160,6 +160,11 @@ def _sample(run: Callable[[], object], calls: int) -> float:
   return (time.perf_counter() - start) / calls
 
 
+def sizes_text(sizes: Mapping[str, int]) -> str:
+  """As ``Raced.sizes`` has them."""
+  return " ".join(f"{name}={v}" for name, v in sizes.items())
+
+
 class _Session:
   """A session of an arm, and what runs it with given inputs."""
 
@@ -253,7 +258,7 @@ class _Race:
         self._graphs = False
         return
       for n, sizes in enumerate(self._question.points):
-        text = " ".join(f"{name}={v}" for name, v in sizes.items())
+        text = sizes_text(sizes)
         if text in self.skipped:
           continue
         with gpu_alone() if self._question.provider == "cuda" else nullcontext():

@@ -9,11 +9,21 @@ as it was for all else. Both branches read the same weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import (
+  AttributeProto,
+  GraphProto,
+  ModelProto,
+  NodeProto,
+  TensorProto,
+  ValueInfoProto,
+  helper,
+  numpy_helper,
+)
 
 from mirage_onnx.importer.graph import nodes_of, subgraphs
 
@@ -24,6 +34,10 @@ STEPS = "pkg.mirage_onnx.steps"
 #: The property of the ``If`` that says what dimensions have in the branch of steps, as ``batch=1 new=1``.
 _SIZES = "pkg.mirage_onnx.sizes"
 _STEP, _OTHERS = "/step", "/others"
+#: New tokens of a prompt that is timed.
+PROMPT = 256
+#: From which a Shape may be of one dimension.
+_OPSET = 15
 _QUERY, _PASTS, _TOTAL = 0, (3, 4), 6
 #: Operators that make of shapes how long all is together.
 _OF_SHAPES = frozenset({"Shape", "Gather", "Cast", "Squeeze", "Unsqueeze", "Slice", "Identity"})
@@ -33,9 +47,10 @@ _OF_SHAPES = frozenset({"Shape", "Gather", "Cast", "Squeeze", "Unsqueeze", "Slic
 class _Decoder:
   """``fixed``: sizes in a step, of new tokens, too; ``past``: a cache; ``total``: what makes ``length``.
 
-  ``sizes``: of names that the operators leave no choice (of a head).
+  ``sizes``: of names that the operators leave no choice (of a head). ``new``: the name of new tokens.
   """
 
+  new: str
   fixed: Mapping[str, int]
   past: str
   total: tuple[NodeProto, ...]
@@ -57,7 +72,8 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
 
   ``sizes``: by name, of dimensions of inputs; steps of others go with the prompts.
   """
-  found = _decoder(proto.graph, sizes or {})
+  opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+  found = _decoder(proto.graph, sizes or {}) if opset >= _OPSET else None
   if found is None:
     return proto
   made = ModelProto()
@@ -70,8 +86,6 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
     del values[:]
     values.extend(known)
   names = _Names(proto.graph)
-  constants = [n for n in proto.graph.node if n.op_type == "Constant"]
-  graph.node.extend(constants)
   graph.node.extend(_condition(found, proto.graph, names))
   holder = graph.node.add(op_type="If", name=names.fresh("steps"), input=[graph.node[-1].output[0]])
   holder.output.extend(o.name for o in proto.graph.output)
@@ -100,6 +114,23 @@ def apart_as_in(proto: ModelProto, made: ModelProto, sizes: Mapping[str, int] | 
 def is_apart(proto: ModelProto) -> bool:
   """Whether the steps of a model have a branch."""
   return any(p.key == STEPS for n in proto.graph.node for p in n.metadata_props)
+
+
+def prompt_of(proto: ModelProto, sizes: Mapping[str, int]) -> dict[str, int] | None:
+  """``sizes`` of a step of a model as those of a prompt, which takes the other branch; None of other models.
+
+  Of so many new tokens that they are no more than any other dimension of lengths.
+  """
+  found = _decoder(proto.graph, sizes)
+  if found is None or found.new not in sizes:
+    return None
+  known = {v.name: _dims(v) for v in proto.graph.input}
+  shapes = [n.input[0] for n in found.total if n.op_type == "Shape"]
+  lengths = {d for name in (found.past, *shapes) for d in known[name] if d not in found.fixed}
+  new = min(
+    PROMPT, *(sizes[d] for d in lengths if isinstance(d, str) and d in sizes and d not in found.sizes)
+  )
+  return {**sizes, found.new: new} if new > 1 else None
 
 
 def step_sizes(proto: ModelProto) -> dict[str, int]:
@@ -199,7 +230,7 @@ def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
   names = {d for name in inputs for d in known[name] if d not in lengths | {*sizes}}
   fixed = {n: size for n, size in wanted.items() if n in names and " " not in n} | {first: 1}
   one = next(n for n in nodes if not _holds_window(n))
-  return _Decoder(fixed, one.input[_PASTS[0]], total, one.input[_TOTAL], sizes)
+  return _Decoder(first, fixed, one.input[_PASTS[0]], total, one.input[_TOTAL], sizes)
 
 
 def _holds_window(node: NodeProto) -> bool:
@@ -230,7 +261,11 @@ def _made_of_shapes(
 
 
 def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]:
-  """Of shapes: one token is new, of as many sequences, and the cache has room for it."""
+  """Of shapes: one token is new, of as many sequences, and the cache has room for it.
+
+  The host runs these nodes before each step, so there are few: with n the product of dimensions that are
+  1 in a step, (max(length, room) + 1) * n = room + 1 where n is 1 and there is room, and nowhere else.
+  """
   made = []
 
   def add(op: str, *inputs: str, **attributes: Any) -> str:
@@ -242,36 +277,66 @@ def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]
     tensor = helper.make_tensor("", TensorProto.INT64, [1], [value])
     return add("Constant", value=tensor)
 
-  own: dict[str, str] = {}
-  for n in d.total:
-    own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input))
-    made[-1].attribute.extend(n.attribute)
-  length = add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
-  room = add("Gather", add("Shape", d.past), number(2))
-  holds = add("Not", add("Less", room, length))
-  for name, size in sorted(d.fixed.items()):
-    value = next(v for v in graph.input if name in _dims(v))
-    count = add("Gather", add("Shape", value.name), number(_dims(value).index(name)))
-    holds = add("And", holds, add("Equal", count, number(size)))
-  add("Squeeze", holds)
+  def size(value: str, axis: int) -> str:
+    return add("Shape", value, start=axis, end=axis + 1)
+
+  inputs = {v.name: _dims(v) for v in graph.input}
+  places = {
+    name: next((v, dims.index(name)) for v, dims in inputs.items() if name in dims) for name in d.fixed
+  }
+  ones = [places[name] for name, n in sorted(d.fixed.items()) if n == 1]
+  (first, _), *_ = ones  # of new tokens there is one
+  if {axis for v, axis in ones if v == first} == {*range(len(inputs[first]))} and {v for v, _ in ones} == {
+    first
+  }:
+    count = add("Size", first)
+  else:
+    count = size(*ones[0])
+    for place in ones[1:]:
+      count = add("Mul", count, size(*place))
+  one, room = number(1), size(d.past, 2)
+  longest = add("Add", add("Max", _length(d, graph, add, number), room), one)
+  holds = add("Equal", add("Mul", longest, count), add("Add", room, one))
+  for name, n in sorted(d.fixed.items()):
+    if n != 1:
+      holds = add("And", holds, add("Equal", size(*places[name]), number(n)))
   return made
+
+
+def _length(d: _Decoder, graph: GraphProto, add: Callable[..., str], number: Callable[[int], str]) -> str:
+  """How long all is together, of one element: as the model makes it, or sooner."""
+  stored = {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant"}
+  if [n.op_type for n in d.total] == ["Shape", "Gather", "Cast"] and not d.total[0].attribute:
+    shape, taken, _ = d.total
+    index = stored.get(taken.input[1])
+    if index is not None and taken.input[0] == shape.output[0] and index.data_type == TensorProto.INT64:
+      values = numpy_helper.to_array(index).reshape(-1)
+      if len(values) == 1 and values[0] >= 0:
+        return add("Shape", shape.input[0], start=int(values[0]), end=int(values[0]) + 1)
+  own = {}
+  for i in dict.fromkeys(i for n in d.total for i in n.input if i in stored):
+    own[i] = add("Constant", value=stored[i])
+  for n in d.total:
+    own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input), **{
+      a.name: helper.get_attribute_value(a) for a in n.attribute
+    })  # fmt: skip
+  return add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
 
 
 def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphProto:
   """The graph as a branch: what it yields has names of its own.
 
-  Of the other branch all values, for onnx's inference mixes up sizes of equal names.
+  So have its constants: one that is outside is copied to the GPU in each run. Of the other branch all
+  values have, for onnx's inference mixes up sizes of equal names.
   """
   is_step = end == _STEP
   outputs = {o.name: names.fresh(o.name + end) for o in graph.output}
   produced = [o for n in graph.node if n.op_type != "Constant" for o in n.output if o]
-  own = dict(outputs)
+  own = {o: names.fresh(o + end) for n in graph.node if n.op_type == "Constant" for o in n.output} | outputs
   if not is_step:
     own |= {o: names.fresh(o + end) for o in produced if o not in outputs}
   made = GraphProto(name=end.strip("/"))
-  for n in graph.node:
-    if n.op_type == "Constant":
-      continue
+  for n in graph.node if is_step else _gelus(graph):
     copy = made.node.add()
     copy.CopyFrom(n)
     copy.input[:] = [own.get(i, i) for i in n.input]
@@ -296,6 +361,23 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
   made.output.extend(said(graph.output))
   made.value_info.extend(said(v for v in graph.value_info if v.name in {*produced} - {*outputs}))
   return made
+
+
+def _gelus(graph: GraphProto) -> list[NodeProto]:
+  """The nodes of a graph, x * sigmoid(x) one operator: onnxruntime makes that of it, but in no subgraph."""
+  readers = Counter(i for n in graph.node for i in n.input)
+  readers.update(o.name for o in graph.output)
+  sigmoids = {n.output[0]: n for n in graph.node if n.op_type == "Sigmoid" and readers[n.output[0]] == 1}
+  found, gone = list[NodeProto](), set[str]()
+  for n in graph.node:
+    gate = next((sigmoids[i] for i in n.input if i in sigmoids), None) if n.op_type == "Mul" else None
+    if gate is not None and gate.input[0] in n.input:
+      gone.add(gate.output[0])
+      n = helper.make_node(
+        "QuickGelu", [gate.input[0]], list(n.output), name=n.name, domain="com.microsoft", alpha=1.0
+      )
+    found.append(n)
+  return [n for n in found if not (n.op_type == "Sigmoid" and n.output[0] in gone)]
 
 
 def _dims(value: ValueInfoProto) -> tuple[int | str, ...]:

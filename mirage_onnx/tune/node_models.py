@@ -1,7 +1,8 @@
 """Nodes of a model by themselves, as models that ONNX Runtime runs: what its kernels for them take is asked.
 
 A node is asked about if all that a run gives it are floating-point numbers and truth values: none of
-them changes what its kernels do. Equal nodes (operator, attributes, types, shapes) are one.
+them changes what its kernels do. Equal nodes (operator, attributes, types, shapes) are one. Of a cache
+that a step reads the lengths do; it is half full.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +13,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import known_values
+from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir import DType, as_input
 from mirage_onnx.ir.program import Node, Program, Tensor
 from mirage_onnx.tune.baseline import FREE
@@ -25,7 +28,7 @@ MOST_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-  """One node as a model. ``text``: what its time depends on; ``weight_bytes``: of its constants."""
+  """One node as a model. ``text``: what its time depends on; ``weight_bytes``: of constants and caches."""
 
   node: Node
   text: str
@@ -48,7 +51,8 @@ def distinct_nodes(
     hollow = node_model(loaded, program, node, values, hollow=True)
     text = canonical_nodes(hollow)
     sizes = [_bytes(program.tensors[n]) for n in (*node.inputs, *node.outputs) if n]
-    weights = sum(_bytes(program.tensors[n]) for n in node.inputs if n in values)
+    kept = _caches(node, program)  # which no other node reads before the next run
+    weights = sum(_bytes(program.tensors[n]) for n in node.inputs if n in values or n in kept)
     if sum(sizes) <= MOST_BYTES:
       found.setdefault(text, []).append(NodeModel(node, text, sum(sizes), weights))
   return {text: tuple(same) for text, same in found.items()}
@@ -68,7 +72,7 @@ def node_model(
   """
   proto = NodeProto()
   proto.CopyFrom(loaded.node(node.name))
-  given = dict.fromkeys(n for n in node.inputs if n and n not in values)
+  given = dict.fromkeys(n for n in node.inputs if n and n not in values and not implied(n))
   constants = dict.fromkeys(n for n in node.inputs if n and n in values)
 
   def info(name: str) -> ValueInfoProto:
@@ -89,13 +93,34 @@ def node_feeds(node: Node, program: Program, values: Mapping[str, TensorProto]) 
   rng = np.random.default_rng(0)
   found = {}
   for name in node.inputs:
-    if name and name not in values:
+    if name and name not in values and not implied(name):
       t = program.tensors[name]
       assert t.dtype is not None
       shape = tuple(int(d) for d in t.shape or ())
       few = rng.uniform(0.5, 1.0, min(prod(shape), 1 << 20))
       found[name] = np.resize(as_input(few, t.dtype).astype(t.dtype.numpy), shape)
+  for name, count in _lengths(node, program).items():
+    if name in found:
+      found[name] = np.full_like(found[name], count)
   return found
+
+
+def _caches(node: Node, program: Program) -> list[str]:
+  """The inputs that are caches, of which a step reads what they hold."""
+  if node.op_type != CACHED:
+    return []
+  return [n for n in node.inputs if n and (t := program.tensors.get(n)) and len(t.shape or ()) == 4]
+
+
+def _lengths(node: Node, program: Program) -> dict[str, int]:
+  """The inputs that say how far caches are full, as in the middle of a text."""
+  caches, tensors = _caches(node, program), program.tensors
+  counts = [n for n in node.inputs if n and not implied(n) and n in tensors and tensors[n].dtype is DType.I32]
+  if len(caches) != 2 or len(counts) != 2:
+    return {}
+  room = (tensors[caches[0]].shape or ())[2]
+  held = max(1, room // 2) if isinstance(room, int) else 1
+  return dict(zip(counts, (held - 1, held), strict=True))
 
 
 def _is_asked(node: Node, program: Program, values: Mapping[str, TensorProto]) -> bool:
@@ -104,7 +129,9 @@ def _is_asked(node: Node, program: Program, values: Mapping[str, TensorProto]) -
   tensors = list(_tensors(node, program))
   if any(t is None or t.dtype is None or not t.is_static for t in tensors):
     return False
-  given = [program.tensors[n] for n in node.inputs if n and n not in values]
+  lengths = _lengths(node, program)
+  names = (n for n in node.inputs if n and n not in values and n not in lengths and not implied(n))
+  given = [program.tensors[n] for n in names]
   return bool(given) and all(t.dtype and (t.dtype.is_float or t.dtype is DType.BOOL) for t in given)
 
 

@@ -47,16 +47,29 @@ def region_model(loaded: LoadedModel, region: Region, *, hollow: bool = False) -
         nodes[k] = helper.make_node(op, given, node.output)
         initializers[given[1]] = numpy_helper.from_array(shape, given[1])
 
-  def info(t: RegionTensor) -> onnx.ValueInfoProto:
+  def info(t: RegionTensor, name: str = "") -> onnx.ValueInfoProto:
     dtype = helper.np_dtype_to_tensor_dtype(t.dtype.numpy)
-    return helper.make_tensor_value_info(t.source.name, dtype, region.shape(t.source))
+    return helper.make_tensor_value_info(name or t.source.name, dtype, region.shape(t.source))
 
+  # What nobody reads of a cache, too, so that it can be where the cache is.
+  beside = [info(inputs[i], o) for n in nodes for o, i in _caches(n) if i in inputs and o not in outputs]
   graph = helper.make_graph(
     nodes, "region",
-    list(map(info, inputs.values())), list(map(info, outputs.values())),
+    list(map(info, inputs.values())), [*map(info, outputs.values()), *beside],
     list(initializers.values()),
   )  # fmt: skip
   return model_of(loaded, graph)
+
+
+def _caches(node: onnx.NodeProto) -> list[tuple[str, str]]:
+  """The outputs of a node that are caches, and the inputs in whose memory a decoder has them."""
+  return list(zip(node.output[1:3], node.input[3:5], strict=True)) if node.op_type == CACHED else []
+
+
+def shared_caches(graph: onnx.GraphProto) -> dict[str, str]:
+  """Outputs of a model that are in the memory of an input in a decoder -> that input."""
+  given, made = ({v.name for v in values} for values in (graph.input, graph.output))
+  return {o: i for n in graph.node for o, i in _caches(n) if o in made and i in given}
 
 
 def model_of(loaded: LoadedModel, graph: onnx.GraphProto) -> onnx.ModelProto:
@@ -78,6 +91,7 @@ class BoundSession:
 
   numpy has no bfloat16 that onnxruntime takes, so memory is made by ONNX's types, and bytes are
   copied by address. ``write``: (address, array), what puts bytes there; ``read``: the way back.
+  ``shared``: outputs in the memory of an input.
   """
 
   def __init__(
@@ -87,6 +101,7 @@ class BoundSession:
     device: str,
     write: Callable[[int, np.ndarray], None],
     read: Callable[[int, tuple[int, ...], np.dtype], np.ndarray],
+    shared: Mapping[str, str] | None = None,
   ) -> None:
     import onnxruntime as ort
 
@@ -100,7 +115,10 @@ class BoundSession:
       write(value.data_ptr(), values)
       self.binding.bind_ortvalue_input(i.name, value)
     for o in session.get_outputs():
-      self.outputs[o.name] = made(list(o.shape), _element_type(o.type), device, 0)
+      if o.name in (shared or {}):
+        self.outputs[o.name] = self.inputs[(shared or {})[o.name]]
+      else:
+        self.outputs[o.name] = made(list(o.shape), _element_type(o.type), device, 0)
       self.binding.bind_ortvalue_output(o.name, self.outputs[o.name])
 
   def results(self) -> dict[str, np.ndarray]:
@@ -119,8 +137,8 @@ def _element_type(text: str) -> int:
 class OrtRun:
   """A run of a model of static shapes by the CUDA provider, on the GPU's stream.
 
-  ``make`` makes the session (default: onnxruntime's own). The call returns when the work is on
-  the stream, not when it is done.
+  ``make`` makes the session (default: onnxruntime's own); ``shared`` as of ``BoundSession``. The call
+  returns when the work is on the stream, not when it is done.
   """
 
   def __init__(
@@ -131,6 +149,7 @@ class OrtRun:
     *,
     make: Callable[..., Any] | None = None,
     cuda_graph: bool = False,
+    shared: Mapping[str, str] | None = None,
   ) -> None:
     import onnxruntime as ort
 
@@ -145,7 +164,7 @@ class OrtRun:
     )
     if self.session.get_providers()[0] != "CUDAExecutionProvider":
       raise RuntimeError("onnxruntime fell back to the CPU")
-    self._bound = BoundSession(self.session, feeds, "cuda", gpu.write, gpu.get)
+    self._bound = BoundSession(self.session, feeds, "cuda", gpu.write, gpu.get, shared)
     self.inputs, self.outputs = self._bound.inputs, self._bound.outputs
     self._options = ort.RunOptions()
     self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import is_apart, step_sizes, steps_apart
+from mirage_onnx.importer.steps_apart import is_apart, prompt_of, step_sizes, steps_apart
 
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
@@ -99,7 +99,7 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
   assert [n.op_type for n in result.model.graph.node][-1] == "If"
   step, others = (a.g for a in result.model.graph.node[-1].attribute)
   assert not [n for n in step.node if n.op_type == "GroupQueryAttention"]
-  assert [n.op_type for n in others.node] == [n.op_type for n in model.graph.node if n.op_type != "Constant"]
+  assert [n.op_type for n in others.node] == [n.op_type for n in model.graph.node]
   assert not any(p.key == "pkg.mirage_onnx.steps" for n in nodes_of(step, others) for p in n.metadata_props)
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
@@ -221,3 +221,78 @@ def test_caches_of_a_window_stay(tmp_path):
     if n.name == "it1":
       n.attribute.append(helper.make_attribute("sliding_window_cache", 1))
   assert not is_apart(steps_apart(model))
+
+
+@pytest.mark.parametrize("sizes", [{}, {"batch": 1}, {"batch": 2}])
+def test_the_condition(sizes):
+  """Of one new token in a cache with room, of as many sequences; the host runs few nodes for it."""
+  apart = steps_apart(decoder(), sizes)
+  *nodes, holder = (n for n in apart.graph.node if n.op_type == "If" or n.name.startswith("steps/"))
+  counted = [n.op_type for n in nodes if n.op_type != "Constant"]
+  assert len(counted) <= {0: 8, 1: 10, 2: 11}[sizes.get("batch", 0)], counted
+  wanted = [v for v in apart.graph.input if any(v.name in n.input for n in nodes)]
+  result = helper.make_tensor_value_info(holder.input[0], TensorProto.BOOL, None)
+  graph = helper.make_graph(nodes, "condition", wanted, [result])
+  model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+  session = ort.InferenceSession(model.SerializeToString(), providers=CPU)
+  shapes = {"qkv": lambda b, n, r, t: (b, n, (HEADS + 2 * OWN) * SIZE), "mask": lambda b, n, r, t: (b, t)}
+  for b, n, r, t in np.ndindex(4, 3, 5, 6):
+    feeds = {
+      v.name: np.zeros(
+        shapes.get(v.name, lambda b, n, r, t: (b, OWN, r, SIZE))(b, n, r, t),
+        np.int64 if v.name == "mask" else np.float16,
+      )
+      for v in wanted
+    }
+    (holds,) = session.run(None, feeds)
+    fits = n == 1 and t <= r and b == sizes.get("batch", b)
+    assert holds.size == 1 and bool(holds.reshape(())) == fits, (b, n, r, t)
+
+
+def test_operators_of_an_older_set():
+  model = decoder()
+  model.opset_import[0].version = 14
+  assert steps_apart(model) is model
+
+
+def test_a_prompt_of_such_a_model():
+  sizes = {"batch": 1, "new": 1, "past": 512, "all": 300, "size": SIZE}
+  assert prompt_of(decoder(), sizes) == {**sizes, "new": 256}
+  assert prompt_of(decoder(), {**sizes, "all": 100})["new"] == 100
+  assert prompt_of(decoder(), {**sizes, "past": 1}) is None
+  assert prompt_of(helper.make_model(helper.make_graph([], "", [], [])), sizes) is None
+
+
+def test_lengths_that_are_made_otherwise():
+  """Of a sum of shapes, say: the nodes are there once more for the condition, with their constants."""
+  model = decoder()
+  (taken,) = (n for n in model.graph.node if n.output[0] == "longest")
+  taken.input[0] = "same"
+  model.graph.node.insert(5, helper.make_node("Identity", ["shape"], ["same"]))
+  apart = steps_apart(model)
+  kinds = [n.op_type for n in apart.graph.node]
+  assert "Gather" in kinds and "Identity" in kinds
+  session = ort.InferenceSession(apart.SerializeToString(), providers=CPU)
+  plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
+  for new, room, total in (*STEPS, *OTHERS):
+    (want, _), (got, _) = (run(s, 2, new, room, total) for s in (plain, session))
+    for x, y in zip(want, got, strict=True):
+      np.testing.assert_allclose(x.astype(float), y.astype(float), rtol=1e-2, atol=1e-2)
+
+
+def test_gates_of_prompts_are_one_operator():
+  """As onnxruntime fuses them, but not in a subgraph."""
+  model = decoder()
+  y = model.graph.output[0].name
+  last = next(n for n in model.graph.node if y in n.output)
+  last.output[0] = "raw"
+  model.graph.node.extend([
+    helper.make_node("Sigmoid", ["raw"], ["gate"]), helper.make_node("Mul", ["gate", "raw"], [y])
+  ])  # fmt: skip
+  step, others = (a.g for a in steps_apart(model).graph.node[-1].attribute)
+  assert [n.op_type for n in step.node][-2:] == ["Sigmoid", "Mul"]
+  assert [n.op_type for n in others.node][-1:] == ["QuickGelu"] and len(others.node) == len(step.node) - 1
+  a, b = (ort.InferenceSession(m.SerializeToString(), providers=CPU) for m in (model, steps_apart(model)))
+  for new, room, total in (*STEPS, *OTHERS):
+    (want, _), (got, _) = (run(s, 2, new, room, total) for s in (a, b))
+    np.testing.assert_allclose(want[0].astype(float), got[0].astype(float), rtol=1e-2, atol=1e-2)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from cached_steps import cached_step
 
 from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
@@ -14,7 +15,8 @@ from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune import node_times
 from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model
-from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, node_us
+from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, in_parts, node_us
+from mirage_onnx.tune.ort_run import shared_caches
 
 
 @pytest.fixture
@@ -112,3 +114,21 @@ def test_regions_are_chosen_by_what_was_measured(layers, monkeypatch):
   assert asked and all(names[n] != "Reshape" for n in asked)
   worth = [o.baseline_us for o in run.outcomes.values() if any(names[n] == "Softmax" for n in o.region.nodes)]
   assert worth and min(worth) >= 1e4
+
+
+def test_a_step_with_a_cache_is_asked_and_shared_out():
+  """One operator, two nodes of the graph that is searched; its lengths are of a cache that is half full."""
+  loaded = load_model(cached_step(2, 2, 2, 32, 40))
+  program = import_model(loaded)
+  found = distinct_nodes(loaded, program, [n.name for n in program.nodes])
+  ((_, both),) = found.items()
+  assert [n.node.name for n in both] == ["it", "it/attended"] and both[0].weight_bytes > 2 * 2 * 2 * 40 * 32
+  values = known_values(loaded)
+  model = node_model(loaded, program, both[0].node, values)
+  feeds = node_feeds(both[0].node, program, values)
+  assert feeds["lengths"].tolist() == [19, 19] and feeds["total"] == 20
+  assert shared_caches(model.graph) == {"present_k": "past_k", "present_v": "past_v"}
+  session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+  assert all(np.isfinite(y.astype(float)).all() for y in session.run(None, feeds))
+  shared = in_parts({"it": 20.0, "it/attended": 20.0, "other": 3.0}, loaded)
+  assert shared == {"it": 4.0, "it/attended": 16.0, "other": 3.0}

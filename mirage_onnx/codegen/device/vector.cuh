@@ -107,6 +107,17 @@ PTX_DEVICE int picked_row(const int* picks, int place, int rows) {
   return nearest_row(I32::load<Path::kCoherent>(picks + place), rows);
 }
 
+// Where an axis of `size` elements ends for a kernel: at what memory says and `more`, if that is within it.
+PTX_DEVICE int ended(long long count, int more, int size) {
+  return count > -more && count < size - more ? static_cast<int>(count) + more : size;
+}
+PTX_DEVICE int ended(const long long* count, int more, int size) {
+  return ended(I64::load<Path::kCoherent>(count), more, size);
+}
+PTX_DEVICE int ended(const int* count, int more, int size) {
+  return ended(static_cast<long long>(I32::load<Path::kCoherent>(count)), more, size);
+}
+
 template <class T>
 PTX_DEVICE void store(typename T::Storage* to, float v) {
   if constexpr (sizeof(typename T::Storage) == 4) {

@@ -76,8 +76,8 @@ class _Emitter:
     writer.line("const int t = ptx::lane() % 4;")
     digits(writer, self.plan.warps)
     if not self.threads.standing:
-      pieces.declare(writer, self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else "")
-      pieces.declare_ends(writer, self.threads.graph)
+      first = self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else ""
+      pieces.declare_all(writer, self.threads.graph, first)
     declare_rows(pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():

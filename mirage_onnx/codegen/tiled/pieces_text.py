@@ -8,6 +8,7 @@ from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.lower.early_end import early_end
 from mirage_onnx.lower.pieces import GRID, RANK, STEP, Piece, Pieces
 from mirage_onnx.lower.sizes import count, identifier
 
@@ -21,6 +22,8 @@ class PiecesText:
   ends: dict[str, tuple[str, str]] = field(default_factory=dict)
   #: The axis of which the first block has the last tile.
   backwards: str = ""
+  #: The variable that says where the loop's axis ends for this kernel, where that is sooner than it does.
+  upto: str = ""
 
   @property
   def extents(self) -> Mapping[str, int]:
@@ -53,9 +56,28 @@ class PiecesText:
       return str(-(-walked.length // tile))
     return f"({self.size(walked)} + {tile - 1}) / {tile}"
 
+  def declare_all(self, writer: Writer, graph: UGraph, tile: str = "") -> None:
+    """As ``declare``, and the ends of tensors; a loop that may end there does."""
+    name, walked = early_end(graph, self.cut.kernel), self.cut.step
+    while walked and walked.levels:
+      walked = self.cut.outer(walked)
+    limit = graph.tensor(name).limit if name else None
+    cut = {a.axis: a for a in self.cut.grid.axes if a.tile == 1}
+    declare_firsts(self.cut.grid, writer, tile, self.backwards)
+    if walked and limit and not walked.exact and cut.keys() >= {*graph.tensor(limit[1]).axes}:
+      by = graph.tensor(limit[1])
+      at = TensorText.of(by, self.extents).address({a: first_of(cut[a]) for a in by.axes})
+      self.upto = f"upto_{identifier(walked.axis)}"
+      writer.line(f"const int {self.upto} = ended({at}, {limit[2]}, {self.size(walked)});")
+    self._declare_sizes(writer)
+    self.declare_ends(writer, graph)
+
   def declare(self, writer: Writer, tile: str = "") -> None:
     """``first_`` and ``size_`` of what does not move with the loop; ``tile``: see ``declare_firsts``."""
     declare_firsts(self.cut.grid, writer, tile, self.backwards)
+    self._declare_sizes(writer)
+
+  def _declare_sizes(self, writer: Writer) -> None:
     for (axis, levels), piece in sorted(self.cut.used.items()):
       if levels == GRID and not piece.exact:
         left = total(str(count(self.extents, axis)), f"-{self.first(piece)}").replace("+ -", "- ")
@@ -78,6 +100,8 @@ class PiecesText:
   def _declare_share(self, writer: Writer, piece: Piece) -> None:
     whole, ranks = self.cut.outer(piece), self.cut.params.cluster
     size, first = self.size(whole), self.first(whole)
+    if self.upto and not whole.levels and whole.axis == self.cut.kernel.loop:
+      size = self.upto
     rank = "static_cast<int>(ptx::cluster_rank())"
     if ranks == 1:
       if not piece.exact:
