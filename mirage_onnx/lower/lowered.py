@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from mirage_onnx.instructions import Instruction
-from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import is_elementwise
-from mirage_onnx.ir.ugraph import KTensor, Phase
+from mirage_onnx.ir.ugraph import KTensor
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import Form, Warps
@@ -17,8 +16,6 @@ from mirage_onnx.lower.widened import Widened
 
 #: Registers of a lane beyond which a loaded tile is read where it is used.
 MOST_FETCHED = 64
-#: Constants with which products of f16 stay far from the end of f32.
-_MODERATE = 1e6
 
 
 class Whereabouts:
@@ -116,18 +113,6 @@ class Whereabouts:
     saves = [s for s in self.assignment.kernel.saves if s.arg == index]
     packed = all(u in self.assignment.products and self.on_tensor_cores(u) for u in users)
     return packed and all(self.tensors[s.tensor].dtype is ops[index].dtype for s in saves)
-
-  @property
-  def moderate(self) -> bool:
-    """Whether a kernel with wgmma computes with nothing in its loop that comes near the end of f32."""
-    loop = [op for op in self.assignment.kernel.ops if op.phase is Phase.LOOP]
-    loads = all(op.dtype in (DType.F16, DType.BOOL) for op in loop if op.op == "load")
-    numbers = (op.value for op in loop if op.op == "const")
-    return (
-      bool(self.warpgroup)
-      and loads
-      and all(not isinstance(n, str) and n is not None and abs(n) <= _MODERATE for n in numbers)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ BESIDE_KINDS = (
   "product wait gone", "product waits for less", "product fence gone", "product commit gone", "product depth",
   "product dropped", "depth across", "swizzle", "another row of a tile", "another stage", "copies ahead",
   "fence gone", "copy wait gone", "copy waits for less", "commit gone", "block barrier gone",
-  "place in a tile", "vote gone", "floor", "seen", "turn", "factors taken for 1",
+  "place in a tile", "vote gone", "floor", "seen", "turn",
 )  # fmt: skip
 
 

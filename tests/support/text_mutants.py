@@ -97,7 +97,6 @@ KINDS = (
        lambda m: (m[0].replace(";", " - 1;" if m["what"] == "seen" else " + 64;"),)),
   Kind("turn", r"(?<=first = )to(?=;)|(?<=steps = )all(?=;)|(?<=\) turns = )\d(?=;)",
        lambda m: ({"to": "to + 1", "all": "all - 1"}.get(m[0], "1"),)),
-  Kind("factors taken for 1", r"ptx::all\(same\d+\)", lambda m: ("true",)),
   Kind("grid wait gone", r"ptx::grid_wait\(\);", _gone),
   Kind("release gone", r"AcqRel", _other("Relaxed")),
   # who does what

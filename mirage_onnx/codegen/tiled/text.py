@@ -1,7 +1,5 @@
 """Steps of a thread graph as CUDA text."""
 
-from contextlib import AbstractContextManager, nullcontext
-
 from mirage_onnx.codegen.loads import rounded
 from mirage_onnx.codegen.tiled import memory_text, reduce_text
 from mirage_onnx.codegen.tiled.contract import contract
@@ -12,10 +10,7 @@ from mirage_onnx.ir.block_ops import CLUSTER, MAXIMA, Kind, kind_of
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.steps import Held, ThreadStep
 
-#: Elements of a lane from which on a vote is cheaper than to multiply them by 1.
-MANY = 16
-#: What a running maximum begins with; where all numbers are moderate, one that can be multiplied.
-_LOWEST, _LOW = "-3.4028235e38f", "-1e38f"
+_LOWEST = "-3.4028235e38f"
 
 
 def write_step(w: ValueWriter, step: ThreadStep) -> None:
@@ -66,8 +61,7 @@ def begin_state(w: ValueWriter, index: int) -> None:
   op = w.ops[index]
   held = Held(index, w.lowering.forms[index])
   finite = kind_of(op.op) is Kind.RUNNING and op.op in MAXIMA
-  lowest = _LOW if w.lowering.moderate else _LOWEST
-  w.declare(held, rounded(lowest, op.dtype) if finite else nothing(op.op))
+  w.declare(held, rounded(_LOWEST, op.dtype) if finite else nothing(op.op))
 
 
 def _run(w: ValueWriter, step: do.ThreadRun) -> None:
@@ -76,7 +70,7 @@ def _run(w: ValueWriter, step: do.ThreadRun) -> None:
   with w.walk(step.form) as spot:
     for index in step.ops:
       op = w.ops[index]
-      args = [w.element(a, spot) for a in w.operands(index)]
+      args = [w.element(a, spot) for a in op.args]
       one = op.op in CLUSTER
       value = w.taken(op, args[0]) if one else w.evaluated(index, args)
       w.writer.line(f"{w.element(index, spot)} = {value};", index)
@@ -95,7 +89,7 @@ def _update(w: ValueWriter, step: do.Update) -> None:
   running = kind_of(op.op) is Kind.RUNNING
   for held in old if running else []:
     w.declare(held)
-  with _if_any_changes(w, step.index), w.walk(form) as spot:
+  with w.walk(form) as spot:
     to = f"{name}{spot.subscript(form)}"
     if kind_of(op.op) is Kind.RESCALED:
       scaled = f"{to} * {w.element(op.args[1], spot)}"
@@ -108,18 +102,3 @@ def _update(w: ValueWriter, step: do.Update) -> None:
           w.writer.line(f"{w.name(held)}{spot.subscript(form)} = {to};")
       value = f"{rule}::combine({to}, {w.taken(op, w.element(op.args[0], spot))})"
     w.writer.line(f"{to} = {value};", step.index)
-
-
-def _if_any_changes(w: ValueWriter, index: int) -> AbstractContextManager[None]:
-  """A branch around a product with factors that are mostly 1, where a lane has many elements to multiply."""
-  op, form = w.ops[index], w.lowering.forms[index]
-  many = w.lowering.warps.registers(form) >= MANY and w.lowering.fused.get(op.args[0]) == index
-  if not w.lowering.warpgroup or kind_of(op.op) is not Kind.RESCALED or not many:
-    return nullcontext()
-  factor = op.args[1]
-  own = form.of(w.own(factor).values())
-  w.writer.line(f"bool same{index} = true;")
-  with w.walk(own) as spot:
-    w.writer.line(f"same{index} = same{index} && {w.element(factor, spot)} == 1.0f;")
-  w.writer.line(f"const bool all{index} = ptx::all(same{index});")
-  return w.writer.block(f"if (!all{index})")

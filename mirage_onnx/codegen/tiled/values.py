@@ -121,7 +121,7 @@ class ValueWriter:
       if op.op == "load":
         value = self.loaded(index, spot)
       else:
-        value = self.evaluated(index, [self.element(a, spot) for a in self.operands(index)])
+        value = self.evaluated(index, [self.element(a, spot) for a in op.args])
       spot.made[index] = f"u{index}{spot.tag}"
       self.writer.line(f"const float {spot.made[index]} = {value};", index)
     return spot.made[index]
@@ -162,23 +162,6 @@ class ValueWriter:
     kept = self.ops[op.args[0]].dtype is op.dtype
     return text if kept else rounded(text, op.dtype)
 
-  def operands(self, index: int) -> tuple[int, ...]:
-    """The values that ``evaluated`` takes elements of."""
-    shifted = self.shifted(index)
-    return self.ops[index].args if shifted is None else shifted.args
-
-  def shifted(self, index: int) -> BlockOp | None:
-    """The sum or difference that ``exp_by_two`` is of, if all of the loop share its second part.
-
-    Then that is multiplied once, and not for every element, and has to be far from infinite.
-    """
-    op, loop = self.ops[index], self.lowering.assignment.kernel.loop
-    inner = self.ops[op.args[0]] if op.op == "exp" and op.phase is Phase.LOOP else None
-    if inner is None or inner.op not in ("add", "sub") or inner.dtype is not op.dtype:
-      return None
-    x, y = (self.ops[a] for a in inner.args)
-    return inner if loop in x.axes and loop not in y.axes and self.lowering.moderate else None
-
   def evaluated(self, index: int, args: list[str]) -> str:
     """An elementwise operation of these expressions.
 
@@ -187,9 +170,7 @@ class ValueWriter:
     """
     op, lowering = self.ops[index], self.lowering
     if lowering.warpgroup and op.op == "exp" and op.phase is Phase.LOOP:
-      if shifted := self.shifted(index):
-        args = [args[0], f"-{args[1]}" if shifted.op == "sub" else args[1]]
-      return rounded(f"exp_by_two({', '.join(args)})", op.dtype)
+      return rounded(f"exp_by_two({args[0]})", op.dtype)
     if lowering.warpgroup and op.op == "erf" and lowering.saves_halves:
       return rounded(f"erf_near({args[0]})", op.dtype)
     narrow = not self.lowering.is_packed_only(index)
