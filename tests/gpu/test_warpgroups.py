@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from banded import banded, banded_text
+from tiled_kernels import drawn_mask
 
 from mirage_onnx.codegen.compile import compile_many
 from mirage_onnx.codegen.cubin import Cubin
@@ -24,6 +26,8 @@ CASES = {
   "attention": attention(64, 64, 2, a1=200, a3=77),
   "wide attention": attention(128, 64, 3, a1=256, a2=128, a3=128, a4=128),
   "attention in long steps": attention(128, 128, 2, a1=500, a3=300),
+  "attention of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a1=264, a3=200),
+  "attention of a window": banded(banded_text("-70..3 else 0"), 64, 64, 3, a1=328, a3=328),
 }
 
 
@@ -41,6 +45,7 @@ def test_right_on_the_gpu(h200):
     }
     drawn = [t for t in graph.tensors if t.role in ("input", "weight")]
     given |= {t.name: rng.standard_normal(given[t.name].shape).astype(t.dtype.numpy) for t in drawn}
+    given |= {t.name: drawn_mask(t, every, rng) for t in drawn if t.band}
     inputs = {t.name: NamedArray(given[t.name].astype(np.float64)[None], t.axes) for t in drawn}
     with gpu.scope():
       at = {n: gpu.put(x) for n, x in given.items()}
