@@ -15,8 +15,8 @@ from math import exp, log, prod
 
 #: Of so many elements a time is that of a launch: fewer take as long.
 LAUNCHED = 1 << 14
-#: Boxes of measured points around a size that are looked at, the smallest first.
-MOST_BOXES = 500
+#: Marks on each side of a size that are looked at, where a nearer point was not measured.
+NEAR = 3
 #: Sizes of one point, and its microseconds.
 Points = Mapping[tuple[int, ...], float]
 
@@ -39,8 +39,7 @@ class PointsOfKind:
     if len(sizes) == 1 and sizes[0] < self.marks[0][0] > LAUNCHED:
       return None
     sides = [_around(marks, size) for marks, size in zip(self.marks, sizes, strict=True)]
-    boxes = sorted(product(*sides), key=lambda box: sum(log(high / low) for low, high in box))
-    for box in boxes[:MOST_BOXES]:
+    for box in sorted(product(*sides), key=_span):
       if (us := self._within(box, sizes)) is not None:
         return us
     return None
@@ -57,11 +56,17 @@ class PointsOfKind:
 
 
 def _around(marks: Sequence[int], size: int) -> list[tuple[int, int]]:
-  """Pairs of marks with a size between them (a mark and itself, where it is one); none beyond the last."""
+  """Pairs of near marks with a size between them, or a mark and itself; none beyond the last one."""
   least = max(size, marks[0])
-  return [
-    (low, high) for low in marks for high in marks if low <= least <= high and (low < high) != (low == least)
-  ]
+  lows, highs = [m for m in marks if m < least][-NEAR:], [m for m in marks if m > least][:NEAR]
+  found = [(low, high) for low in lows for high in highs]
+  if least in marks:
+    return [(least, least), *found]
+  return found
+
+
+def _span(box: Sequence[tuple[int, int]]) -> float:
+  return sum(log(high / low) for low, high in box)
 
 
 def _parts(low: int, high: int, size: int) -> tuple[tuple[int, float], ...]:
