@@ -113,8 +113,7 @@ def optimize(
       budget_s: seconds for the whole run (default 300); what it does not reach is left as it was.
       margin: the least predicted gain of a region, as a share of its time; no matter with ``local``. Below
           0: regions that are expected to be slower, too (for tests of kernels).
-      workers: processes of the search (default: one per core), or a Ray cluster: ``auto`` or
-          ``ray://HOST:PORT`` (extra ``ray``); kernels are compiled and timed here.
+      workers: processes of the search (default: one a core), or a Ray cluster: ``auto``, ``ray://HOST:PORT``.
       external: what to do with untouched weights outside the model file, ``keep`` (default beside the
           input), ``copy`` into a data file beside the output (default elsewhere) or ``inline``.
       emit: is called with what happens (``mirage_onnx.events``).

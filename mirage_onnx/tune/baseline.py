@@ -20,7 +20,7 @@ from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
 from mirage_onnx.tune.operator_grid import TimesGrid
-from mirage_onnx.tune.operator_kinds import place_of
+from mirage_onnx.tune.operator_kinds import BROADCASTS, GridPlace, place_of
 from mirage_onnx.tune.ort_joins import FREE, Guest, joined
 from mirage_onnx.tune.other_gpu import measured_like, product_us, scaled_us
 
@@ -195,9 +195,23 @@ def _grid_us(node: Node, program: Program, grid: TimesGrid) -> float | None:
   if us is not None and node.op_type == "Gemm" and len(node.inputs) > 2:
     m, _, n = place.sizes
     us += grid.us(BIAS, place.dtype, (m * n,)) or 0.0
-  if us is None and node.steps and node.barrier is None and len(node.steps) == 1:  # as its like
-    return grid.us("Mul" if len(node.inputs) == 2 else "Exp", place.dtype, place.sizes)
-  return us
+  return _alike_us(node, place, grid) if us is None else us
+
+
+def _alike_us(node: Node, place: GridPlace, grid: TimesGrid) -> float | None:
+  """What an operator over elements takes that was not measured so: as its like, or as many bytes in fp16."""
+  if len(place.sizes) != 1 or node.barrier is not None or not node.steps:
+    return None
+  like = [place.kind, *(place.kind.removesuffix(end) for end in BROADCASTS if place.kind.endswith(end))]
+  if node.op_type in COPIES or node.op_type == "Transpose":
+    like.append(COPY)
+  elif len(node.steps) == 1:
+    like.append("Mul" if len(node.inputs) == 2 else "Exp")
+  (elements,) = place.sizes
+  wide = elements * (2 if place.dtype == "fp32" else 1)
+  asked = ((kind, *at) for kind in like for at in ((place.dtype, elements), ("fp16", wide)))
+  known = (grid.us(kind, dtype, (count,)) for kind, dtype, count in asked)
+  return next((us for us in known if us is not None), None)
 
 
 def weight_product(node: Node, program: Program) -> tuple[int, int, int] | None:

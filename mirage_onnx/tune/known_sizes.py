@@ -20,6 +20,8 @@ from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weigh
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
 from mirage_onnx.tune.other_gpu import MOST_ROWS, measured_like
 
+#: Why nothing is predicted on a GPU of which nobody has measured kernels.
+NO_KERNEL = "no kernel was measured"
 #: Functions that take many instructions. What lies before a product every block of it computes again.
 FUNCTIONS = frozenset(op for op, f in ELEMENTWISE.items() if f.price is Price.LONG)
 
@@ -81,13 +83,15 @@ class Unpredicted:
 def unpredicted_at(program: Program, points: Iterable[Sizes], target: Target) -> Unpredicted:
   """What of a program no prediction says, at any of ``points``: sizes of its named dimensions."""
   known, table = load_known(target), load_table(target)
+  # Of ONNX Runtime a row may be known, of our kernels on it nothing: what a profile says is for who asks.
+  unknown = known is None and not target.table
   nodes: dict[str, str] = {}
   behind: dict[tuple[str, str], str] = {}
   for sizes in points if program.primes else ({},):
     sized = program.sized(sizes)
     for node in sized.nodes:
       if node.barrier is None and node.name not in nodes:
-        if why := _beyond(node, sized, known, table):
+        if why := (unknown and node.steps and NO_KERNEL) or _beyond(node, sized, known, table):
           nodes[node.name] = _at(node, program, sizes) + why
         elif known:
           behind |= {
@@ -119,7 +123,7 @@ def _beyond(node: Node, program: Program, known: SizesFound | None, table: Table
       return f"it has {elements} elements, and nothing of more than {most} was measured"
     return None
   if known is None:
-    return "no kernel was measured"
+    return NO_KERNEL
   rows, k, n = product
   types = {str(t.dtype) for i in node.inputs if i and (t := program.tensors.get(i)) and t.dtype}
   if other := sorted(types - known.products.keys()):

@@ -23,6 +23,8 @@ from mirage_onnx.targets import table_path
 TYPES = {DType.F16: "fp16", DType.BF16: "bf16", DType.F32: "fp32"}
 #: Operators with two operands of one shape, and the one whose broadcasts were measured for it.
 BINARY = {"Add": "Add", "Sub": "Add", "Mul": "Mul", "Div": "Mul", "Max": "Add", "Min": "Add"}
+#: How the kinds of its broadcasts end.
+BROADCASTS = ("Scalar", "Row", "Column", "Middle")
 #: What counts by what it yields.
 OTHERS = ("Slice", "Split", "Expand", "Gather", "Cast", "Where", "Pow", "Clip")
 REDUCTIONS = ("mean", "sum", "rmax")

@@ -10,6 +10,7 @@ from small_models import Net
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.target import H200
+from mirage_onnx.targets import table_path
 from mirage_onnx.tune.baseline import load_table
 from mirage_onnx.tune.known_sizes import Unpredicted, load_known, unpredicted_at
 
@@ -98,6 +99,14 @@ def test_of_a_target_without_a_record_no_product_is_known(net):
   assert why(net, net.MatMul(net.input(1, K), net.weight(K, K)), other) == {
     "MatMul": "no kernel was measured"
   }
+
+
+def test_of_a_row_whose_kernels_nobody_measured_nothing_is_predicted(net):
+  """Also where ONNX Runtime was; a profile that somebody measured says more."""
+  other = replace(H200, name="unmeasured")
+  y = net.Exp(net.input(1, K))
+  assert why(net, y, other) == {"Exp": "no kernel was measured"}
+  assert why(net, y, replace(other, table=table_path("h200").read_text())) == {}
 
 
 def test_a_refusal_names_the_node_and_what_to_do():

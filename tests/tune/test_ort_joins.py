@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from small_models import Net
 
@@ -93,3 +94,13 @@ def test_a_gate_of_its_own_value(net):
   other = Net()
   x, y = other.input(8, 64), other.input(8, 64)
   assert of(other, other.Mul(y, other.Sigmoid(x)))[0] == {}
+
+
+def test_what_was_not_measured_takes_what_its_like_does(net):
+  x = net.input(8, 64)
+  assert of(net, net.Mul(x, net.input(8, 1)))[1] == pytest.approx({"Mul": 4.0})  # MulColumn
+  other = Net(np.float32)
+  x = other.input(8, 64)
+  assert of(other, other.Mul(x, other.input(8, 64)))[1] == pytest.approx({"Mul": 4.0})  # as many bytes
+  other = Net()
+  assert of(other, other.CumSum(other.input(8, 64), other.constant(0, np.int64)))[1] == {}

@@ -1,0 +1,66 @@
+"""A table of times is made of measured points; whole models are compared by what it says."""
+
+import json
+
+import operator_table
+import operator_times
+import predictions
+import pytest
+
+from mirage_onnx.tune.operator_grid import TimesGrid
+
+HEAD = {
+  "versions": {"onnxruntime-gpu": "1.31.1"},
+  "gpu": "NVIDIA H100 80GB HBM3, 580.1, 345 MHz",
+  "commit": "abc",
+}
+
+
+def line(kind, sizes, us=None, dtype="fp16"):
+  return {"kind": kind, "type": dtype, "sizes": sizes} | (
+    {"refused": "no kernel"} if us is None else {"us": us}
+  )
+
+
+def test_points_are_named_as_nodes_are_looked_up():
+  rows = [
+    line("MatMul", [16, 1024, 256], 4.0), line("Gemm", [16, 1024, 256], 6.5),
+    line("Gemm", [1, 1024, 256], 6.5),
+    line("scores", [8, 512, 64, 512], 20.0), line("values", [8, 1, 4096, 128], 9.0), line("Exp", [512], None),
+  ]  # fmt: skip
+  table = json.loads(operator_table.text_of(operator_table.table_of([HEAD, *rows])))
+  assert (table["ort"], table["gpu"], table["driver"]) == ("1.31.1", "NVIDIA H100 80GB HBM3", "580.1")
+  assert table["points"] == {
+    "fp16": {
+      "Bias": [[16 * 256, 2.5]], "MatMul": [[16, 1024, 256, 4.0]], "scores/8": [[8, 512, 64, 20.0]],
+      "values of a row/8": [[8, 4096, 128, 9.0]],
+    }
+  }  # fmt: skip
+  assert TimesGrid.of(table["points"]).us("MatMul", "fp16", (9, 512, 64)) == pytest.approx(4.0)
+
+
+def test_every_point_is_one_node_that_moves_what_it_says():
+  kinds = set()
+  for kind, dtype, sizes in operator_times.points(["fp16", "fp32"], []):
+    op, inputs, _, outputs, _ = operator_times.node_of(kind, sizes, operator_times.TYPES[dtype])
+    assert op and inputs and outputs and all(d > 0 for shape, *_ in (*inputs, *outputs) for d in shape)
+    kinds.add(kind)
+  assert len(kinds) > 40
+  assert (
+    operator_times.counts_of(operator_times.node_of("Exp", (512,), 10), (512,)) == operator_times.MOST_RUNS
+  )
+
+
+def test_errors_and_ranks():
+  assert predictions.said([0.1, -0.3, 0.2]) == {"count": 3, "median": 0.2, "worst": 0.3}
+  assert (
+    predictions.rank([(1, 2), (2, 3), (5, 9)]) == 1.0 and predictions.rank([(1, 3), (2, 2), (3, 1)]) == -1.0
+  )
+  row = {
+    "replaced": [
+      {"ops": ["a", "b"], "count": 2, "predicted_us": 1.0},
+      {"ops": ["b"], "count": 2, "predicted_us": 0.5},
+    ]
+  }
+  # The nodes a and b of two layers take 20 us; c stays.
+  assert predictions.after_us(row, {"a": 4.0, "b": 6.0, "a2": 4.0, "b2": 6.0, "c": 3.0}) == pytest.approx(6.0)
