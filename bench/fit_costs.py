@@ -63,13 +63,20 @@ def counted(target, work):
 
 
 def measured(paths):
-  """name -> (numbers, us) of the records."""
+  """name -> (numbers, us, bytes from memory, blocks) of the records."""
   found = {}
   for path in paths:
     record = json.loads(path.read_text())
     at = {c: i for i, c in enumerate(record["columns"])}
-    found |= {k[at["kernel"]]: (k[at["params"]], k[at["us"]]) for k in record["kernels"]}
+    columns = [at[c] for c in ("params", "us", "dram_bytes", "blocks")]
+    found |= {k[at["kernel"]]: tuple(k[c] for c in columns) for k in record["kernels"]}
   return found
+
+
+def same(row, known):
+  """Whether a kernel is the one that was timed: the corpus may have another of its name by now."""
+  _, _, counts, moved, _ = row
+  return (moved, counts.blocks) == known[2:]
 
 
 class Sample:
@@ -125,6 +132,7 @@ def main():
   work = [(*w, times[n][0]) for w in every_kernel(groups, MOST_POINTS) if (n := name_of(*w)) in times]
   with ProcessPoolExecutor(os.cpu_count()) as pool:
     rows = [r for r in pool.map(partial(counted, options.target), work, chunksize=8) if r]
+  rows = [r for r in rows if same(r, times[r[0]])]
   sample, weights = Sample(rows, times), Weights()
   head = ("kernels", "count", "measured / predicted", "95 % within")
   if options.fit:

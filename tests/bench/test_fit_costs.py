@@ -42,3 +42,26 @@ def test_the_table_is_of_kinds(sample):
   rows = {name: (count, mean) for name, count, mean, _ in fit_costs.table(sample, ratios)}
   assert rows["RowPlan"][1] == "2.000" and rows["TiledPlan"][1] == "1.000"
   assert int(rows["all"][0]) == len(sample.us) == int(rows["golden programs and speed rows"][0])
+
+
+def test_kernels_of_the_record_are_still_those_of_the_corpus():
+  """Most are; what has another size or grid by now is left out."""
+  work = next(iter(kernel_times.every_kernel(("speed",), 0)))
+  row = fit_costs.counted("h100", (*work, work[0].params[work[1]]))
+  known = ("", 1.0, row[3], row[2].blocks)
+  assert fit_costs.same(row, known)
+  assert not fit_costs.same(row, (*known[:3], known[3] + 1)) and not fit_costs.same(
+    row, (*known[:2], 1, known[3])
+  )
+
+
+def test_what_is_written_of_the_formula_is_what_the_record_says():
+  """docs/decisions.md: golden programs and speed rows, a factor for 95 % of them."""
+  path = fit_costs.ROOT / "bench" / "results" / "h100" / "kernel_times.json"
+  times = fit_costs.measured([path])
+  works = kernel_times.every_kernel(("goldens", "programs", "speed"), 0)
+  works = [(*w, times[n][0]) for w in works if (n := kernel_times.name_of(*w)) in times]
+  rows = [r for r in (fit_costs.counted("h100", w) for w in works) if r and fit_costs.same(r, times[r[0]])]
+  sample = fit_costs.Sample(rows, times)
+  ((_, count, mean, spread), *_) = fit_costs.table(sample, sample.ratios(H100, Weights()))
+  assert int(count) > 240 and 1.0 < float(mean) < 1.1 and float(spread) < 1.75
