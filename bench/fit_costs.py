@@ -27,7 +27,7 @@ from kernel_times import every_kernel, name_of
 from protocol import print_table
 
 from mirage_onnx.cost.counts import BlockCounts, counts_of
-from mirage_onnx.cost.kernel_time import Weights, share_of, time_us
+from mirage_onnx.cost.kernel_time import CostWeights, share_of, time_us
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.choice import lowered
@@ -38,7 +38,7 @@ from mirage_onnx.target import get_target
 MOST_POINTS = 8
 #: What weights are taken to be before anything was timed; how strongly they stay there; and the (logarithm of
 #: the) factor beyond which a kernel counts less.
-PRIOR = Weights(
+PRIOR = CostWeights(
   start=1.0, lane=1.5, special=6.0, request=8.0, shared_request=4.0, mma=12.0, dependent=2.0, trip_us=0.5,
   barrier_us=0.03, cluster_us=0.8, iteration_us=0.1, block_us=0.0012, warp_us=5e-6, memory=0.9, l2=0.5,
   shared=1.0, registers=40.0, overlap=1.6,
@@ -96,15 +96,15 @@ class Sample:
 
 def fitted(sample, target, some):
   """The weights that are best for ``some`` kernels of a sample, and the least that they say of the others."""
-  names = [f.name for f in fields(Weights)]
+  names = [f.name for f in fields(CostWeights)]
   first = np.log([getattr(PRIOR, n) for n in names])
 
   def off(logs):
-    ratios = sample.ratios(target, Weights(**dict(zip(names, np.exp(logs), strict=True))))
+    ratios = sample.ratios(target, CostWeights(**dict(zip(names, np.exp(logs), strict=True))))
     return np.concatenate([ratios[some], HOLD * (logs - first)])
 
   best = least_squares(off, first, loss="soft_l1", f_scale=SOFT)
-  return Weights(**{n: float(f"{x:.3g}") for n, x in zip(names, np.exp(best.x), strict=True)})
+  return CostWeights(**{n: float(f"{x:.3g}") for n, x in zip(names, np.exp(best.x), strict=True)})
 
 
 def table(sample, ratios):
@@ -133,7 +133,7 @@ def main():
   with ProcessPoolExecutor(os.cpu_count()) as pool:
     rows = [r for r in pool.map(partial(counted, options.target), work, chunksize=8) if r]
   rows = [r for r in rows if same(r, times[r[0]])]
-  sample, weights = Sample(rows, times), Weights()
+  sample, weights = Sample(rows, times), CostWeights()
   head = ("kernels", "count", "measured / predicted", "95 % within")
   if options.fit:
     some = np.random.default_rng(0).random(len(rows)) < 0.5

@@ -36,7 +36,7 @@ MOST_REGISTERS = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class CostWeights:
   """What generated code makes of its counts.
 
   ``start``: of a kernel in a graph, over the target's launch. ``lane``, ``special``, ``request``,
@@ -66,7 +66,7 @@ class Weights:
   overlap: float = 1.4
 
 
-def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: Weights) -> Any:
+def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: CostWeights) -> Any:
   """The formula: of one kernel, or of many whose counts are arrays.
 
   ``mma_share``: of the tensor cores' peak.
@@ -118,4 +118,6 @@ def lowered_us(
     counts = counts_of(lowered(graph, kernel, params, extents, target))
   except RejectionError:
     return inf
-  return float(time_us(counts, touched_bytes(graph, kernel, extents), share_of(params), target, Weights()))
+  return float(
+    time_us(counts, touched_bytes(graph, kernel, extents), share_of(params), target, CostWeights())
+  )

@@ -1,4 +1,4 @@
-"""Weights that were put in come out, and kernels are told apart by what they are."""
+"""CostWeights that were put in come out, and kernels are told apart by what they are."""
 
 from dataclasses import fields, replace
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.cost.counts import BlockCounts
-from mirage_onnx.cost.kernel_time import Weights, time_us
+from mirage_onnx.cost.kernel_time import CostWeights, time_us
 from mirage_onnx.target import H100
 
 HIDDEN = replace(fit_costs.PRIOR, start=1.2, request=12.0, barrier_us=0.05, memory=1.2, overlap=2.0)
@@ -31,7 +31,7 @@ def test_arrays_are_the_kernels_one_by_one(sample):
 
 
 def test_the_fit_finds_what_explains_the_times(sample):
-  before = np.abs(sample.ratios(H100, Weights()))
+  before = np.abs(sample.ratios(H100, CostWeights()))
   found = fit_costs.fitted(sample, H100, np.ones(len(sample.us), bool))
   after = np.abs(sample.ratios(H100, found))
   assert np.quantile(after, 0.95) < 0.08 < 0.2 < np.quantile(before, 0.95)
@@ -63,5 +63,5 @@ def test_what_is_written_of_the_formula_is_what_the_record_says():
   works = [(*w, times[n][0]) for w in works if (n := kernel_times.name_of(*w)) in times]
   rows = [r for r in (fit_costs.counted("h100", w) for w in works) if r and fit_costs.same(r, times[r[0]])]
   sample = fit_costs.Sample(rows, times)
-  ((_, count, mean, spread), *_) = fit_costs.table(sample, sample.ratios(H100, Weights()))
+  ((_, count, mean, spread), *_) = fit_costs.table(sample, sample.ratios(H100, CostWeights()))
   assert int(count) > 240 and 1.0 < float(mean) < 1.1 and float(spread) < 1.75

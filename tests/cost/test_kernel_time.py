@@ -8,7 +8,7 @@ from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
 from mirage_onnx.cost.counts import BlockCounts
-from mirage_onnx.cost.kernel_time import Weights, lowered_us, time_us
+from mirage_onnx.cost.kernel_time import CostWeights, lowered_us, time_us
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
 from mirage_onnx.target import H200
@@ -65,23 +65,23 @@ MOVED = 64 << 20
 
 @pytest.mark.parametrize("name", [f.name for f in fields(BlockCounts) if f.name not in ("warps", "stages")])
 def test_more_of_anything_takes_no_less(name):
-  less = time_us(COUNTS, MOVED, 0.5, H200, Weights())
+  less = time_us(COUNTS, MOVED, 0.5, H200, CostWeights())
   more = replace(COUNTS, **{name: 2 * getattr(COUNTS, name)})
-  assert time_us(more, MOVED, 0.5, H200, Weights()) >= less
+  assert time_us(more, MOVED, 0.5, H200, CostWeights()) >= less
 
 
 @pytest.mark.parametrize("name", ["stages"])
 def test_what_is_in_flight_hides_waiting(name):
   deeper = replace(COUNTS, **{name: 2 * getattr(COUNTS, name)})
-  assert time_us(deeper, MOVED, 0.5, H200, Weights()) < time_us(COUNTS, MOVED, 0.5, H200, Weights())
+  assert time_us(deeper, MOVED, 0.5, H200, CostWeights()) < time_us(COUNTS, MOVED, 0.5, H200, CostWeights())
 
 
 def test_half_a_gpu_takes_longer():
   half = replace(H200, multiprocessors=66, stream_tbps=2.3, l2_tbps=2.75, mma_tflops=390.0)
-  whole = time_us(COUNTS, MOVED, 0.5, H200, Weights())
-  assert 1.3 * whole < time_us(COUNTS, MOVED, 0.5, half, Weights()) < 2.5 * whole
+  whole = time_us(COUNTS, MOVED, 0.5, H200, CostWeights())
+  assert 1.3 * whole < time_us(COUNTS, MOVED, 0.5, half, CostWeights()) < 2.5 * whole
 
 
 def test_nothing_takes_less_than_a_launch():
   none = BlockCounts(blocks=1, warps=1)
-  assert time_us(none, 0, 0.5, H200, Weights()) >= H200.launch_us * Weights().start
+  assert time_us(none, 0, 0.5, H200, CostWeights()) >= H200.launch_us * CostWeights().start
