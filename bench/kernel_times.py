@@ -33,8 +33,8 @@ from replay_record import FOLDER, read_group
 
 from mirage_onnx.codegen import compile_cubin, emit_kernel
 from mirage_onnx.cost.counts import BlockCounts, counts_of
+from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.cost.model import features, kernel_cost
-from mirage_onnx.cost.tiled_expected import expected_tiled_us
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.choice import lowered
@@ -93,7 +93,7 @@ def predicted(graph, kernel, params, extents, target):
     us = kernel_cost(features(kernel, tensors, extents), params, target).time_us
     return us, us
   cost = tiled_cost(kernel, tensors, extents, params, target)
-  return cost.time_us if cost else None, expected_tiled_us(kernel, tensors, extents, params, target)
+  return cost.time_us if cost else None, lowered_us(graph, kernel, extents, params, target)
 
 
 def build(target, work):

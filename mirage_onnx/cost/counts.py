@@ -24,7 +24,7 @@ from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
 
 #: Loads of a lane that are under way at a time where they are used at once.
-IN_FLIGHT = 16
+IN_FLIGHT = 10
 
 
 @dataclass(frozen=True, slots=True)

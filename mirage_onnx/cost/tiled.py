@@ -7,7 +7,7 @@
 The structure and the constants of ``model.py`` where they exist; those were measured on an H200 for
 streaming kernels. The rest (rates of a multiprocessor, and what ``tiled_block.py`` estimates) are
 published rates of the chip or estimates: it counts what a kernel has to do, to rank programs. What
-generated kernels take is another question (``tiled_expected.py``).
+generated kernels take is another question (``kernel_time.py``).
 """
 
 from collections.abc import Mapping

@@ -36,7 +36,7 @@ def kernel_times(
 ) -> tuple[tuple[Family, float | None], ...]:
   """The kernels' families and microseconds at ``extents``.
 
-  Of a tiled one ``tiled_us`` says it, by kernel, tensors, extents, numbers and target; of others
+  Of a tiled one ``tiled_us`` says it, by graph, kernel, extents, numbers and target; of others
   the model of ``cost/model.py``, which is fitted to measurements. Of a ``runtime`` axis a block computes
   whole tiles, however few elements there are.
   """
@@ -49,7 +49,7 @@ def kernel_times(
       sizes = _in_tiles(kernel, every, params, runtime)
       if (loop := kernel.loop) and loop in runtime and early_end(graph, kernel):
         sizes = {**sizes, loop: max(1, sizes[loop] // HALF)}
-      time_us = tiled_us(kernel, tensors, sizes, params, target)
+      time_us = tiled_us(graph, kernel, sizes, params, target)
       counted = any(a in runtime for name in kernel.touched for a in tensors[name].axes)
       if time_us is not None and counted:
         time_us *= AT_RUN_TIME

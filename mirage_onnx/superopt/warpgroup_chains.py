@@ -18,7 +18,7 @@ from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Phase
 from mirage_onnx.lower.lowering import FEW_NAMED
 from mirage_onnx.lower.unseen import unseen
-from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, END_US, LEAST_ROWS
+from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, END_US, LEAST_ROWS, fastest
 from mirage_onnx.target import Target
 
 _ROWS, _LOOP_TILES, _STAGES = (64, 128, 192), (64, 128), (2, 3)
@@ -52,8 +52,8 @@ def chained_points(
     return ()
   if any(prod(extents[a] for a in op.axes if a != rows) < WGMMA.columns[0] for op in products):
     return ()  # a vector of activations beside weights: memory says what that takes
-  found = [(_time_us(kernel, tensors, extents, rows, p, target), p) for p in _points(kernel, extents, rows)]
-  return tuple(sorted(found, key=lambda f: (f[0], f[1].to_text()))[:keep])
+  points = _points(kernel, extents, rows)
+  return fastest(lambda p: _time_us(kernel, tensors, extents, rows, p, target), points, keep)
 
 
 def _points(kernel: Kernel, extents: Mapping[str, int], rows: str) -> Iterator[KernelParams]:

@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
-from mirage_onnx.cost.tiled_expected import expected_tiled_us
+from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Program, Region
 from mirage_onnx.match.candidates import RegionCandidate as Instance
@@ -78,7 +78,7 @@ def predicted_us(
   candidate: Candidate, extents: Mapping[str, int], target: Target, runtime: Container[str]
 ) -> float | None:
   """The time of a candidate at other extents; None for kernels whose model does not say it."""
-  times = [us for _, us in kernel_times(candidate, extents, target, expected_tiled_us, runtime)]
+  times = [us for _, us in kernel_times(candidate, extents, target, lowered_us, runtime)]
   return None if None in times else float(sum(us or 0.0 for us in times))
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import erf, exp, fsum, log, sqrt
 from statistics import median
 
-from mirage_onnx.cost.tiled_expected import expected_tiled_us
+from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.ir import Region
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.superopt.solved import kernel_times
@@ -47,7 +47,7 @@ def kind_of(outcome: Outcome, target: Target) -> str:
   """The family (``thread.Family``) of the kernel that is predicted to take longest."""
   assert outcome.result is not None
   times = kernel_times(
-    outcome.result.candidates[0].candidate, outcome.region.extents, target, expected_tiled_us,
+    outcome.result.candidates[0].candidate, outcome.region.extents, target, lowered_us,
     outcome.region.runtime,
   )  # fmt: skip
   family, _ = max(times, key=lambda t: t[1] or 0.0)

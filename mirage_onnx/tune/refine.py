@@ -12,7 +12,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from math import log2
 
-from mirage_onnx.cost.tiled_expected import expected_tiled_us
+from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.ir import Candidate, KernelParams, Region, ugraph_extents
 from mirage_onnx.lower.layouts import Family
 from mirage_onnx.superopt.result import SearchResult
@@ -56,7 +56,7 @@ def other_numbers(
   extents = ugraph_extents(graph, candidate.params, region.extents)
   times = kernel_times(
     candidate, region.extents, target,
-    lambda *kernel: cost.time_us if (cost := tiled_cost(*kernel)) else None,
+    lambda _, kernel, *numbers: c.time_us if (c := tiled_cost(kernel, tensors, *numbers)) else None,
   )  # fmt: skip
   rough = {n for n, k in enumerate(graph.kernels) if times[n][0] is Family.TILED or k.lane_depth > 8}
   costs_us = {n: us or 0.0 for n, (_, us) in enumerate(times) if n in rough or (us or 0.0) >= WORTH_US}
@@ -97,7 +97,7 @@ def with_room(
     graph = candidate.ugraph
     tensors = {t.name: t for t in graph.tensors}
     extents = ugraph_extents(graph, candidate.params, region.extents)
-    times = kernel_times(candidate, region.extents, target, expected_tiled_us)
+    times = kernel_times(candidate, region.extents, target, lowered_us)
     each = list[list[Point]]()
     for k, own, (family, us) in zip(graph.kernels, candidate.params, times, strict=True):
       cost = tiled_cost(k, tensors, extents, own, target) if family is Family.TILED else None
@@ -130,7 +130,7 @@ def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: i
   most = max(map(len, points), default=0)
   if not most:
     return ()
-  times = kernel_times(candidate, region.extents, target, expected_tiled_us)
+  times = kernel_times(candidate, region.extents, target, lowered_us)
   found = []
   for n in range(most):
     own = [p[min(n, len(p) - 1)] if p else None for p in points]

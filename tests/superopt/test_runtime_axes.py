@@ -6,7 +6,7 @@ import pytest
 from region_data import sources_of
 from small_models import largest, region_of, search_region
 
-from mirage_onnx.cost.tiled_expected import expected_tiled_us
+from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import is_part_axis
 from mirage_onnx.match.candidates import find_candidates
@@ -123,7 +123,7 @@ def test_times_of_tiled_kernels_that_a_run_counts(net):
   part = {**region.extents, **{a: max(1, tiles[a] // 4) for a in region.runtime}}
 
   def time_us(extents, runtime):
-    ((_, us),) = kernel_times(best, extents, H200, expected_tiled_us, runtime)
+    ((_, us),) = kernel_times(best, extents, H200, lowered_us, runtime)
     return us
 
   assert time_us(part, region.runtime) == time_us(whole, region.runtime)
