@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 from golden_graphs import golden_graph
+from random_kernel_run import boxed
 
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import compile_kernels
@@ -55,21 +56,34 @@ def complaint_of(name, graph, target):
   extents, params, sources = drawn(name, graph, target)
   rng = np.random.default_rng(0)
   tensors, inputs = {}, {}
+  fulls = [w for t in graph.tensors for w in t.windows]
+  rows = {
+    t.name: rng.integers(0, min(w.full for w in fulls if w.picks == t.name), t.elements(extents))
+    for t in graph.tensors
+    if t.role == "rows"
+  }
   for t in graph.tensors:
-    shape = tuple(extents[a] for a in t.axes)
-    values = np.full(shape, np.nan)
+    if t.role == "rows":
+      tensors[t.name] = rows[t.name].astype(t.dtype.numpy)
+      continue
+    empty = np.nan if t.dtype.is_float else 0
+    tensors[t.name] = np.full(t.elements(extents), empty).astype(t.dtype.numpy)
     if t.role in ("input", "weight"):
       # Positive: among the inputs are variances.
-      values = round_to(rng.uniform(0.1, 1.5, shape), t.dtype)
+      shape = tuple(extents[a] for a in t.axes)
+      boxed(t, tensors[t.name], extents, rows, round_to(rng.uniform(0.1, 1.5, shape), t.dtype))
+      # What is in memory now: rows that are picked twice are one.
+      values = boxed(t, tensors[t.name], extents, rows).astype(np.float64).reshape(shape)
       inputs[t.name] = NamedArray(values[None], t.axes)
-    tensors[t.name] = values.astype(t.dtype.numpy)
   want = interpret_ugraph(Rounded(), graph, params, extents, inputs)
   # Whoever wrote the inputs may still run when the first kernel starts.
-  compile_kernels(sources).run(tensors, written_before=[t.name for t in graph.tensors if t.role == "input"])
+  given = [t.name for t in graph.tensors if t.role in ("input", "rows")]
+  compile_kernels(sources).run(tensors, written_before=given)
   for t in graph.tensors:
     if t.role == "output":
       exact = want[t.name].aligned(t.axes)[0].astype(np.float64)
-      off = np.abs(tensors[t.name].astype(np.float64) - exact).max()
+      got = boxed(t, tensors[t.name], extents, rows).astype(np.float64).reshape(exact.shape)
+      off = np.abs(got - exact).max()
       if not off <= TOLERANCE * max(np.abs(exact).max(), 1e-6):
         return f"{t.name} is off by {off} at {extents} with {params}"
   return ""
