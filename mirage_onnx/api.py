@@ -209,9 +209,8 @@ def optimize(
       tell(events.StageStarted("write"))
       sha256 = recorded.output if recorded else ""
       notes.record, notes.measured = (recorded.record, recorded.measured) if recorded else ("", "")
-      place = Destination(
-        target_path, loaded.path, weights, start + options.budget_s, sha256, SLACK * options.budget_s
-      )  # fmt: skip
+      end, slack = start + options.budget_s, SLACK * options.budget_s
+      place = Destination(target_path, loaded.path, weights, end, sha256, slack)
       gate = notes.gate = (
         _gate(run, loaded, place.end, start) if measure and model_check and recorded is None else None
       )
