@@ -66,8 +66,8 @@ Profile = Annotated[
   typer.Option(
     "--target",
     metavar="NAME",
-    help=f"GPU: the name of one of {len(TARGETS)}, as h200, h100-pcie, a100-80gb, l4 or rtx4090; an "
-    "architecture (sm_86), one of its GPUs by size (sm_86x46), or local (the present one); for optimize also "
+    help=f"A GPU: h200, h100-pcie, a100-80gb, l4, rtx4090 (docs/compatibility.md has all {len(TARGETS)} names), "
+    "an architecture (sm_86), one of its GPUs by size (sm_86x46), or local (the present one); for optimize also "
     "several in one file (h200,a100). Default: local where there is a GPU, else h200.",
   ),
 ]

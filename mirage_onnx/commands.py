@@ -295,7 +295,8 @@ def verify(
     bool | None,
     typer.Option(
       "--emulate/--no-emulate",
-      help="Run B's kernels in the CPU emulator. Default: with cpu, where there is g++.",
+      help="Run B's kernels in the CPU emulator (minutes for a large model). "
+      "Default: with cpu, where there is g++.",
     ),
   ] = None,
   inputs: Annotated[
