@@ -66,7 +66,7 @@ Profile = Annotated[
   typer.Option(
     "--target",
     metavar="NAME",
-    help=f"A GPU: h200, h100-pcie, a100-80gb, l4, rtx4090 (docs/compatibility.md has all {len(TARGETS)} names), "
+    help=f"A GPU: h200, h100-pcie, a100-80gb, l4, rtx4090 (all {len(TARGETS)}: docs/compatibility.md); "
     "an architecture (sm_86), one of its GPUs by size (sm_86x46), or local (the present one); for optimize also "
     "several in one file (h200,a100). Default: local where there is a GPU, else h200.",
   ),
