@@ -67,8 +67,8 @@ Profile = Annotated[
     "--target",
     metavar="NAME",
     help=f"A GPU: h200, h100-pcie, a100-80gb, l4, rtx4090 (all {len(TARGETS)}: docs/compatibility.md); "
-    "an architecture (sm_86), one of its GPUs by size (sm_86x46), or local (the present one); for optimize also "
-    "several in one file (h200,a100). Default: local where there is a GPU, else h200.",
+    "an architecture (sm_86), one of its GPUs by size (sm_86x46), or local (the present one); for optimize "
+    "also several in one file (h200,a100). Default: local where there is a GPU, else h200.",
   ),
 ]
 #: The verbs, in the order of ``--help``, and what ``VERB --help`` ends with.
