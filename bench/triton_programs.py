@@ -46,6 +46,7 @@ from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
 from mirage_onnx.tune.oracle import draw
+from mirage_onnx.verify.equivalence import verify
 
 #: Sets of numbers that are tried for kernels of ours; samples of a time.
 TRIED, SAMPLES = 6, 9
@@ -70,6 +71,8 @@ def candidates_of(name, target):
     yield Candidate(g.ugraph, g.params)
     return
   region, graph = PROGRAMS[name](), golden_graph(name)
+  if not hasattr(verify(region, graph), "bound"):
+    raise ValueError(f"{name}: its golden text is no program of its region")
   yield from (Candidate(graph, p, us) for us, p in numbered(graph, region, target, TRIED))
   found = search(region, target, prover(), budget_s=SEARCH_S)
   yield from (c.candidate for c in found.candidates)
