@@ -62,9 +62,6 @@ __all__ = [
   "tune", "verify",
 ]  # fmt: skip
 
-#: Of one size of ``bench``.
-_MOST_SECONDS = 3600.0
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

@@ -24,7 +24,6 @@ from mirage_onnx.ir.program import Program
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.target import Target
-from mirage_onnx.tune.kept_bench import kept_times
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.node_models import NodeModel, distinct_nodes, node_feeds, node_model
 from mirage_onnx.tune.ort_joins import joined
@@ -74,6 +73,8 @@ def ask_nodes(
   nodes: Mapping[str, tuple[NodeModel, ...]], clock: NodeClock, store: KeptFolder, until: float
 ) -> dict[str, float]:
   """The time of every node that was asked: first those of which the model has most bytes to move."""
+  from mirage_onnx.tune.kept_bench import kept_times  # here: it has the search and the code generator along
+
   asked = list[tuple[tuple[NodeModel, ...], np.ndarray]]()
   order = sorted(nodes.items(), key=lambda kv: (-len(kv[1]) * kv[1][0].moved_bytes, kv[0]))
   for text, same in order:
