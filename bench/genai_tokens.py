@@ -1,6 +1,7 @@
 """Greedy tokens of onnxruntime-genai on the CPU: folders of its builder as they are, and optimized.
 
-    PYTHONPATH=. python bench/genai_tokens.py [--out FILE] [--work DIR] [--only NAME ...] [--seconds 60]
+    MIRAGE_ONNX_OPS_LIBRARY=build/ops/libmirage_onnx_ops.so PYTHONPATH=. python bench/genai_tokens.py \
+        [--out FILE] [--work DIR] [--only NAME ...] [--seconds 60]
 
 Of every kind of model (``genai_models.py``), fp16 and int4: 64 tokens behind two prompts in one batch by the
 original folder, by the optimized one with our library (which runs bodies, without a GPU), and by that without
@@ -48,7 +49,7 @@ def tokens(folder):
 
 
 class Steps:
-  """A session of a decoder, its caches one buffer each; those of a window as they come."""
+  """A session of a decoder, its caches one buffer each."""
 
   def __init__(self, path, make):
     import onnxruntime as ort
@@ -57,8 +58,7 @@ class Steps:
     self.caches = {}
     for i in self.session.get_inputs():
       if i.name.startswith("past"):
-        room = 0 if "sliding" in str(i.shape[2]) else PROMPT + TOKENS
-        self.caches[i.name] = self._value(np.zeros((BATCH, i.shape[1], room, 64), np.float16))
+        self.caches[i.name] = self._value(np.zeros((BATCH, i.shape[1], PROMPT + TOKENS, 64), np.float16))
 
   def _value(self, x):
     return self.ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(x))
@@ -72,8 +72,7 @@ class Steps:
       binding.bind_ortvalue_input(name, x)
     names = [o.name for o in self.session.get_outputs()]
     for name in names:
-      past = name.replace("present", "past_key_values")
-      if past in self.caches and self.caches[past].shape()[2]:
+      if (past := name.replace("present", "past_key_values")) in self.caches:
         binding.bind_ortvalue_output(name, self.caches[past])
       else:
         binding.bind_output(name)
