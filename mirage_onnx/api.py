@@ -271,8 +271,7 @@ def _gate(run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | Non
   from mirage_onnx.racing import Gate
   from mirage_onnx.rewrite.kept_races import KeptRacer
 
-  apart = loaded.nested is not None and is_apart(loaded.nested)
-  prompt = prompt_of(loaded.given, run.points[0]) if apart else None
+  prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
   return Gate(str(loaded.path), run.points, end, timer=KeptRacer.of_user(), began=began, prompt=prompt)
 
 

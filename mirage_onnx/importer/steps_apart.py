@@ -289,7 +289,7 @@ def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]
   if {axis for v, axis in ones if v == first} == {*range(len(inputs[first]))} and {v for v, _ in ones} == {
     first
   }:
-    count = add("Size", first)
+    count = add("ReduceProd", add("Shape", first), keepdims=0)  # no Size: the host would wait for a GPU's
   else:
     count = size(*ones[0])
     for place in ones[1:]:

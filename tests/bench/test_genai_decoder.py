@@ -28,7 +28,7 @@ def test_greedy_tokens(tmp_path, bits, monkeypatch):
   )  # fmt: skip
   made, original = (onnx.load(f / "model.onnx", load_external_data=False) for f in (out, source))
   share, step, _ = genai_runs.replaced_share(original, made)
-  assert share > 0.5 and step["GroupQueryAttention"] == 1
+  assert share > 0.5 and sum(n for op, n in step.items() if op.startswith("MuGraph_")) >= 2
   prompt, found = np.array([[1, 2, 3], [7, 5, 6]]), []
   emulated = partial(mirage_onnx.InferenceSession, emulate=True)
   for folder, make in ((source, None), (out, None), (out, emulated)):

@@ -229,7 +229,7 @@ def test_the_condition(sizes):
   apart = steps_apart(decoder(), sizes)
   *nodes, holder = (n for n in apart.graph.node if n.op_type == "If" or n.name.startswith("steps/"))
   counted = [n.op_type for n in nodes if n.op_type != "Constant"]
-  assert len(counted) <= {0: 8, 1: 10, 2: 11}[sizes.get("batch", 0)], counted
+  assert len(counted) <= {0: 9, 1: 10, 2: 11}[sizes.get("batch", 0)], counted
   wanted = [v for v in apart.graph.input if any(v.name in n.input for n in nodes)]
   result = helper.make_tensor_value_info(holder.input[0], TensorProto.BOOL, None)
   graph = helper.make_graph(nodes, "condition", wanted, [result])
