@@ -1,4 +1,4 @@
-"""The speed table of README.md, from the recorded runs.
+"""The speed table of docs/measurements.md, from the recorded runs.
 
     python bench/speed_table.py [SPEED.json ...] [--check | --all]
 
@@ -19,7 +19,7 @@ from cases import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "bench" / "results" / "h200" / "speed.json"
-PAGE = ROOT / "README.md"
+PAGE = ROOT / "docs" / "measurements.md"
 BEGIN, END = "<!-- speed: python bench/speed_table.py -->", "<!-- end of speed -->"
 
 MEASURED, PREDICTED, ORT = "mirage-onnx, measured", "mirage-onnx, predicted", "onnxruntime"
