@@ -11,8 +11,11 @@ where it took 4.2 in BERT) is what small nodes without weights take longer at fi
 Nodes that ONNX Runtime computes in the kernel of another one are not asked alone.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +30,9 @@ from mirage_onnx.target import Target
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.node_models import NodeModel, distinct_nodes, node_feeds, node_model
 from mirage_onnx.tune.ort_joins import joined
+
+if TYPE_CHECKING:
+  from mirage_onnx.tune.device import Gpu
 
 #: Runs in one graph, of which one more is the slope; samples of each time.
 RUNS, SAMPLES = (1, 5), 7
@@ -123,15 +129,21 @@ def gpu_clock(loaded: LoadedModel, program: Program, target: Target) -> NodeCloc
     with gpu.scope():
       model = node_model(loaded, program, n.node, values)
       feeds = node_feeds(n.node, program, values)
-      run = OrtRun(gpu, model.SerializeToString(), feeds, shared=shared_caches(model.graph))
-
-      def several(count: int) -> Callable[[], object]:
-        def work() -> None:
-          for _ in range(count):
-            run()
-
-        return gpu.capture(work)
-
-      return gpu.time_us([several(count) for count in RUNS], SAMPLES)
+      return times_in_a_row(
+        gpu, OrtRun(gpu, model.SerializeToString(), feeds, shared=shared_caches(model.graph))
+      )
 
   return clock
+
+
+def times_in_a_row(gpu: Gpu, run: Callable[[], object], samples: int = SAMPLES) -> np.ndarray:
+  """``NodeClock``'s times of a run on the GPU, each of ``RUNS`` in a row as one CUDA graph."""
+
+  def several(count: int) -> Callable[[], object]:
+    def work() -> None:
+      for _ in range(count):
+        run()
+
+    return gpu.capture(work)
+
+  return gpu.time_us([several(count) for count in RUNS], samples)

@@ -19,7 +19,7 @@ import numpy as np
 from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
 from mirage_onnx.targets import table_path
-from mirage_onnx.tune.node_times import RUNS, node_us
+from mirage_onnx.tune.node_times import node_us, times_in_a_row
 
 if TYPE_CHECKING:
   from mirage_onnx.tune.device import Gpu
@@ -118,16 +118,7 @@ def gpu_clock(gpu: Gpu) -> Clock:
 
   def clock(model: bytes, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
     with gpu.scope():
-      run = OrtRun(gpu, model, feeds)
-
-      def several(count: int) -> Callable[[], object]:
-        def work() -> None:
-          for _ in range(count):
-            run()
-
-        return gpu.capture(work)
-
-      return gpu.time_us([several(count) for count in RUNS], SAMPLES)
+      return times_in_a_row(gpu, OrtRun(gpu, model, feeds), SAMPLES)
 
   return clock
 
