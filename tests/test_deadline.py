@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_onnx import deadline, judging, pipeline, searching
+from mirage_onnx import deadline, judging, pipeline, search_workers, searching
 from mirage_onnx.deadline import Budget, Ends, OverdueError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
@@ -125,7 +125,7 @@ def test_a_search_ends_in_the_middle_of_a_step(monkeypatch, at):
 def test_workers_that_hear_nothing_are_ended(monkeypatch):
   """A worker in a step that asks nobody: it is ended soon after the deadline, its region has no result."""
   loaded, regions = regions_of("bert")
-  monkeypatch.setattr(searching.WorkerProcess, "receive", lambda self: slowly_dying(self))
+  monkeypatch.setattr(search_workers.WorkerProcess, "receive", lambda self: slowly_dying(self))
   found = {}
   start = time.monotonic()
   setting = Setting(H200, SearchBound(), start + 1.0, structures=StructureStore(None, {}))
@@ -140,13 +140,13 @@ def test_the_end_comes_before_workers_are_started(monkeypatch, seconds):
   """What comes before the search took the time: workers are ended as they start, and nothing fails."""
   loaded, regions = regions_of("bert")
   monkeypatch.setattr(searching, "GRACE_S", 0.0)
-  real = searching.WorkerProcess.send
+  real = search_workers.WorkerProcess.send
 
   def slow_send(worker, value):
     time.sleep(0.3)
     real(worker, value)
 
-  monkeypatch.setattr(searching.WorkerProcess, "send", slow_send)
+  monkeypatch.setattr(search_workers.WorkerProcess, "send", slow_send)
   found = {}
   setting = Setting(H200, SearchBound(), time.monotonic() + seconds, structures=StructureStore(None, {}))
   search_all(loaded, regions[:12], setting, workers=2, done=found.__setitem__)
@@ -157,7 +157,7 @@ def test_the_end_comes_before_workers_are_started(monkeypatch, seconds):
 def test_a_worker_that_cannot_be_started_costs_its_regions(monkeypatch, error):
   """Of two workers one never starts: nobody waits for it, and the other does what it is asked."""
   loaded, regions = regions_of("bert")
-  real, started = searching.WorkerProcess, []
+  real, started = search_workers.WorkerProcess, []
 
   def failing(module):
     started.append(module)
@@ -166,7 +166,7 @@ def test_a_worker_that_cannot_be_started_costs_its_regions(monkeypatch, error):
       raise error
     return real(module)
 
-  monkeypatch.setattr(searching, "WorkerProcess", failing)
+  monkeypatch.setattr(search_workers, "WorkerProcess", failing)
   found = {}
   setting = Setting(H200, SearchBound(), time.monotonic() + 2.0, structures=StructureStore(None, {}))
   searched = threading.Thread(

@@ -94,7 +94,8 @@ def test_heads_of_a_batch_are_written_apart(turned):
   y = net.Transpose(net.Reshape(y, [0, 0, 8, 64]), perm=[0, 2, 1, 3])
   y = net.Transpose(y, perm=[0, 1, 3, 2]) if turned else y
   model = net.model(net.Mul(y, 64**-0.25))
-  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  # It is about one kernel for all of it, be it predicted faster than ONNX Runtime's or not.
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-5)
   (region,) = (r for r in result.report["regions"] if r["status"] == "replaced")
   assert set(region["ops"]) == {n.name for n in model.graph.node}
   check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=4e-3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_onnx import searching
+from mirage_onnx import search_workers
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.match.candidates import find_candidates
@@ -86,7 +86,7 @@ def test_an_error_in_a_worker_costs_its_region():
 
 
 def test_few_regions_start_no_worker(monkeypatch):
-  monkeypatch.setattr(searching, "WorkerProcess", None)
+  monkeypatch.setattr(search_workers, "WorkerProcess", None)
   assert len(run(2, 2)) == 2
 
 
