@@ -8,9 +8,9 @@ What ONNX Runtime makes of a node depends on who reads its result, and so do the
 - A MatMul and the Add behind it become one Gemm where that Add is the only reader, between two
   Reshapes, which it has in fp16.
 
-- Of a Split it asks who reads the first part only. Where these have gone into bodies and the Split stays for
-  those of another part, it is rounded, be it or not in the original: nothing stands in for readers of the main
-  graph (one seed of 60 of ``tests/rewrite/test_random_regions.py``).
+- Of a Split it asks who reads the first part only. Where these have gone into bodies and the Split stays
+  for those of another part, it is rounded, be it or not in the original: nothing stands in for readers of
+  the main graph (one seed of 60 of ``tests/rewrite/test_random_regions.py``).
 
 A copy of the node in a body has only the readers in that body. It gets one more, a Flatten (in
 fp16) or a Size (in fp32 only), which nobody reads: neither takes any time.

@@ -31,8 +31,8 @@ def test_its_tables_were_measured_on_it(target):
   if not table.is_file():
     pytest.skip("nothing is predicted for it")
   assert target.gpu in json.loads(table.read_text())["gpu"]
-  # Without sizes at which our kernels were measured on it: those of a GPU like it, of few rows only, or nothing
-  # is chosen for it without a GPU, and the table says what ONNX Runtime takes.
+  # Without sizes at which our kernels were measured on it: those of a GPU like it, of few rows only, or
+  # nothing is chosen for it without a GPU, and the table says what ONNX Runtime takes.
   known = load_known(target)
   assert table_path(f"{target.name}_known").is_file() or known is None or known == known.of_rows(MOST_ROWS)
 
