@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 from mirage_onnx.cores import available_cores
 from mirage_onnx.errors import MirageError
-from mirage_onnx.source_digest import source_digest
+from mirage_onnx.source_digest import PROOF_SOURCES, SEARCH_SOURCES, source_digest
 from mirage_onnx.worker_process import WorkerProcess
 
 MODULE = "mirage_onnx.searching"
-#: What has to be the same on every node.
-SAME = ("superopt", "cost", "lower", "verify", "match", "importer", "ir", "searching.py")
+#: What has to be the same on every node: all that a search and its proof depend on.
+SAME = (*SEARCH_SOURCES, *PROOF_SOURCES)
 #: How often a search is given to another worker of a cluster after a node has gone away.
 AGAIN = 3
 #: How a cluster is called.

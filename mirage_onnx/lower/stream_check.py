@@ -31,7 +31,8 @@ def check_stream(loop: StreamLoop, behind: StreamBehind) -> None:
   """
   for name in loop.graph.args_of(loop.plan.kernel):
     TensorView.of(loop.graph.tensor(name), loop.plan.extents, packed=True)
-  for index in loop.loads:
+  # Packed operands first: what they lack says more of a depth than what the others read beside them.
+  for index in sorted(loop.loads, key=lambda i: not loop.few_bits(i)):
     _check_operand(loop, index)
   for step in (*loop.before, *loop.body):
     _check_step(loop, step)

@@ -26,8 +26,6 @@ from mirage_onnx.tune.other_gpu import measured_like, product_us, scaled_us
 
 #: The kind of a grid that says what a bias adds to a product, by the elements of the result.
 BIAS = "Bias"
-#: The kind of a grid that says what a bias adds to a product, by the elements of the result.
-BIAS = "Bias"
 #: Operators that copy what they yield: as long as the cheapest function of one operand at least,
 #: which reads as much as it writes. What repeats its elements (Expand) reads fewer; parts of unequal
 #: sizes put together are measured.

@@ -11,12 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from errno import EFBIG
 from math import isfinite
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import TARGETS, Rated, Target, get_target
 from mirage_onnx.tune.device import PresentGpu
@@ -64,13 +66,12 @@ def read_profile(path: Path) -> ProfileFile:
       MirageError: PROFILE_INVALID.
   """
   try:
-    with path.open("rb") as stream:
-      data = stream.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-      raise _refused(path, "it is larger than any profile")
-    found = msgspec.json.decode(data, type=ProfileFile)
+    found = msgspec.json.decode(read_bounded(path, MOST_BYTES), type=ProfileFile)
   except OSError as error:
-    raise _refused(path, error.strerror or str(error)) from error
+    large = error.errno == EFBIG
+    raise _refused(
+      path, "it is larger than any profile" if large else error.strerror or str(error)
+    ) from error
   except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
     why = " ".join(str(error).split())[:200]
     raise _refused(path, f"it is no profile that calibrate wrote ({why})") from error

@@ -104,7 +104,8 @@ def test_of_a_run_with_two_workers(monkeypatch):
   # Predicted choices are compiled by several threads, where there are cores.
   numbered = {track.rstrip(" 0123456789") for track in tracks}
   assert numbered == {"stages", "search worker", "compile and time"}
-  assert "search worker 0" in tracks and not tracks & {"search worker 2", "search worker 3"}
+  workers = {track for track in tracks if track.startswith("search")}
+  assert {"search worker 0"} <= workers <= {"search worker 0", "search worker 1"}
   begin, end = next(s[2:] for s in stages if s[1] == "superopt")
   searched = [s for s in found if s[0].startswith("search")]
   assert searched and all(begin <= s[2] <= s[3] <= end for s in searched)

@@ -129,8 +129,8 @@ def test_other_kernels_do_not_read_them(kernel):
 @pytest.mark.parametrize(
   ("change", "text"),
   [
-    ({"k": 48, "block": 16}, "lanes do not find 32"),
-    ({"k": 1040, "block": 16}, "lanes do not find 32"),
+    ({"k": 48, "block": 16}, "lanes take 32"),
+    ({"k": 1040, "block": 16}, "lanes take 32"),
   ],
 )
 def test_depths_that_lanes_do_not_share_out(change, text):

@@ -43,5 +43,5 @@ def test_where_it_cannot_be_written(tmp_path):
 def test_what_is_far_too_large_is_not_read(tmp_path, monkeypatch):
   monkeypatch.setattr(module, "read_bounded", lambda path: read_bounded(path, 100))
   write_lock(tmp_path / "lock", EMPTY)
-  with pytest.raises(MirageError, match="larger than"):
+  with pytest.raises(MirageError, match="it is larger than 0 MiB"):
     read_lock(tmp_path / "lock")

@@ -1,6 +1,7 @@
 """Profiles in files: written on a GPU, read there or elsewhere, refused in a line where they are wrong."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +145,7 @@ BROKEN = {
   "deep": (lambda f: f.write_text("[" * 100_000), "no profile that calibrate wrote"),
   "large": (lambda f: f.write_bytes(b" " * (2 << 20)), "larger than any profile"),
   "gone": (lambda f: f.unlink(), "No such file"),
+  "a pipe": (lambda f: (f.unlink(), os.mkfifo(f)), "it is no regular file"),
   "too fast": (
     lambda f: changed(f, rates=replace_rates(stream_tbps=5.0)),
     "stream_tbps is 5, which no NVIDIA",
