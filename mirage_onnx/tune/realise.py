@@ -180,32 +180,41 @@ class _Tuner:
   def all(self, some: Sequence[Outcome], chosen: Sequence[Chosen]) -> dict[str, Outcome]:
     """``some``, by key, as far as there is time, with what is known of their ``chosen`` instances.
 
-    What is not timed is compiled, run in the emulator and checked on several cores.
+    What is not timed is compiled, run in the emulator and checked on several cores; it is told of in the
+    order in which it was begun.
     """
     self.starts(some)
     picked = defaultdict[str, list[RegionCandidate]](list)
     for c, o in chosen:
       picked[o.region.key].append(c)
 
-    def one(n: int) -> Outcome:
+    def one(n: int) -> Outcome | None:
       if self.ends.over:
-        return some[n]
+        return None
       seconds = max(LEAST_S, FAIR * self.ends.seconds_left / (len(some) - n))
-      return self(some[n], seconds, picked[some[n].region.key])
+      return self._tune(some[n], seconds, picked[some[n].region.key])
 
-    if self.measure:
-      done = [*map(one, range(len(some)))]
-    else:
+    if not self.measure:
       self.numbers = [*range(predicting_threads())][::-1]
-      with ThreadPoolExecutor(len(self.numbers), thread_name_prefix="tune") as pool:
-        done = [*pool.map(one, range(len(some)))]
-    return {o.region.key: o for o in done}
+    found = dict[str, Outcome]()
+    with ThreadPoolExecutor(predicting_threads(), thread_name_prefix="tune") as pool:
+      each = (map if self.measure else pool.map)(one, range(len(some)))
+      for before, after in zip(some, each, strict=True):
+        found[before.region.key] = after or before
+        if after is not None:
+          self.emit(_tuned(after))
+    return found
 
   def __call__(self, o: Outcome, seconds: float, picked: Sequence[RegionCandidate] = ()) -> Outcome:
     """``o``, for which there are so many seconds (``ends`` is the end in any case).
 
     ``picked``: the instances that are chosen, if nothing else refuses them.
     """
+    o = self._tune(o, seconds, picked)
+    self.emit(_tuned(o))
+    return o
+
+  def _tune(self, o: Outcome, seconds: float, picked: Sequence[RegionCandidate]) -> Outcome:
     at = min(self.ends.at - LAST_S, time.monotonic() + seconds)
     own, key = replace(self.ends, at=at), o.region.key
     number = self.numbers.pop()
@@ -236,7 +245,6 @@ class _Tuner:
     finally:
       self.numbers.append(number)
     self.emit(WorkEnded("compile", number, key))
-    self.emit(_tuned(o))
     return o
 
 
