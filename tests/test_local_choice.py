@@ -21,7 +21,7 @@ LATE = 1.1
 
 def feed_forward(rows):
   """Norm, up, GELU, down and the residual sum of BERT-base."""
-  net = Layer(dtype="float16", seed=0, opset=20)
+  net = Layer("float16")
   x = net.input(rows, BERT.hidden)
   weights = [net.constant([1.0] * BERT.hidden), net.constant([0.01] * BERT.hidden)]
   normed = net.LayerNormalization(x, *weights, epsilon=1e-5)

@@ -85,6 +85,7 @@ def write(name, folder):
     more = {} if name == "products" else {
       "save_as_external_data": True, "location": f"{name}.data", "size_threshold": 64
     }  # fmt: skip
+    (folder / f"{name}.data").unlink(missing_ok=True)  # onnx would append to it: other offsets, another model
     onnx.save({"products": products, "views": views}[name](), source, **more)
     api.optimize(source, out, target="h200", margin=-20.0, workers=1, external=External.COPY)
   return source, out
