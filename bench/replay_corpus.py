@@ -5,6 +5,9 @@
   numbers that the cost model likes best.
 - graphs: block graphs of tests/codegen, also with sizes that only a launch knows.
 - random: random kernels (tests/support/random_kernels.py).
+- hopper: products and contractions of activations by wgmma, with and without masks of constants (those of
+  warpgroup_products.py and warpgroup_attention.py), packed weights by wgmma, loops over a cache that a run
+  ends.
 - speed: what the rows of the speed table ran (bench/results/h200/speed.json).
 - models: the kernels of optimized models, read from the models named on the command line. Recorded are those
   of real_archive.py's whole_minilm_l6_1x128 (also with --tiled) and whole_bert_base_1x128 (--budget 300),
@@ -23,12 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 
 from replay_record import Entry, made, read_group, read_record, write_group
+from small_models import region_of
 
-from mirage_onnx.ir import print_ugraph
-from mirage_onnx.target import H200
+from mirage_onnx.ir import KernelParams, parse_ugraph, print_ugraph
+from mirage_onnx.target import H100, H200
 
-#: Sets of numbers of a program of the search, and random kernels.
-POINTS, SEEDS = 4, 400
+#: Sets of numbers of a program of the search, random kernels, and sets of numbers of what is only made here.
+POINTS, SEEDS, MADE = 4, 400, 3
 SPEED = ROOT / "bench" / "results" / "h200" / "speed.json"
 
 
@@ -77,6 +81,44 @@ def random(_):
     yield _entry(f"{seed:04}", k.graph, k.params, k.extents)
 
 
+def hopper(_):
+  sys.path.append(str(ROOT))
+  import warpgroup_attention
+  import warpgroup_products
+
+  from mirage_onnx.superopt.tiled_numbers import solve_tiled
+  from mirage_onnx.superopt.warpgroup_chains import chained_points
+  from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
+  from tests.codegen.tiled.test_widened import MODELS, graph_of, numbers
+  from tests.codegen.tiled.test_widened import POINTS as WIDENED
+  from tests.lower.test_unseen import ATTENDED
+
+  def solved(name, text, extents, solve):
+    graph = parse_ugraph(text)
+    tensors = {t.name: t for t in graph.tensors}
+    found = [*solve(graph.kernels[0], tensors, extents, H100, keep=MADE)]
+    for n, (_, params) in enumerate(found):
+      for runtime in [(), ("a0",)] if n == 0 else [()]:
+        at = f"{name.replace(' ', '_').replace('/', '_')}.{solve.__name__}.{n}.{len(runtime)}"
+        yield _entry(at, graph, [params], extents, runtime, H100.name)
+
+  for name, (rows, depth, columns, kind, dtype) in warpgroup_products.CASES.items():
+    text, extents = warpgroup_products.text(kind, dtype), {"a0": rows, "a1": depth, "a2": columns}
+    yield from solved(name, text, extents, warpgroup_points)
+  for name, case in (warpgroup_attention.CASES | warpgroup_attention.SMALL).items():
+    for solve in (chained_points, solve_tiled):
+      yield from solved(name, case.text, case.extents, solve)
+  for name, (model, how) in MODELS.items():
+    region = region_of(model(**how))
+    graph = graph_of(region)
+    for n, point in enumerate(WIDENED):
+      yield _entry(f"{name}.{n}", graph, [numbers(graph, region, *point)], region.extents)
+  sizes = {"a0": 512, "a1": 128, "a3": 16, "a4": 128}
+  for n, params in enumerate((KernelParams((16,), 1, 64, 4, 3), KernelParams((8,), 4, 32, 4, 2))):
+    for runtime in ((), ("a0",)):
+      yield _entry(f"cache.{n}.{len(runtime)}", ATTENDED, [params], sizes, runtime)
+
+
 def speed(_):
   """Of a row's model the regions are found again, for their extents."""
   from cases import ROWS
@@ -108,7 +150,7 @@ def _regions(case):
 
 def _region_of(text, params, regions):
   """The region that a µGraph is a program of: a proof tells it from others of its interface."""
-  from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
+  from mirage_onnx.ir import ugraph_extents
   from mirage_onnx.ir.spec import check_interface
   from mirage_onnx.verify.equivalence import verify
 
@@ -155,8 +197,8 @@ def runtime(folder):
 
 
 GROUPS = {
-  "goldens": goldens, "programs": programs, "graphs": graphs, "random": random, "speed": speed,
-  "models": models, "runtime": runtime,
+  "goldens": goldens, "programs": programs, "graphs": graphs, "random": random, "hopper": hopper,
+  "speed": speed, "models": models, "runtime": runtime,
 }  # fmt: skip
 
 

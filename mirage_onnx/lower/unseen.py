@@ -1,7 +1,9 @@
-"""Iterations of a loop that change nothing, because a constant says that nothing is seen in them.
+"""Iterations of a loop that change nothing, because a constant or a run says that nothing is seen in them.
 
-A mask that no run can change (``KTensor.band``) hides all columns but a band of each row. What is made of
-a hidden element is followed through the operations of the loop, as the numbers between which it lies:
+A mask that no run can change (``KTensor.band``) hides all columns but a band of each row. A cache has room
+for more than it holds: what is behind the end that a run says (``KTensor.limit``) is hidden by comparing its
+place with that end. What is made of a hidden element is followed through the operations of the loop,
+as the numbers between which it lies:
 
     mask = 0             ->  select(mask, 0, -65504) = -65504      ->  score + that <= HIDDEN
     largest of a tile    <=  HIDDEN, so the running maximum m stays, if it is at least ``floor``
@@ -10,10 +12,12 @@ a hidden element is followed through the operations of the loop, as the numbers 
 An iteration of which all elements are hidden then leaves every accumulator as it is, and need not be
 done. The proof has one condition, which the kernel asks of its own values: each row's maximum, behind the
 iterations in which something is seen, is at least ``floor``. Where one is not (a row that sees nothing is
-the mean of everything with masks that add -65504), the block does all other iterations, too.
+the mean of everything with masks that add -65504), the block does all other iterations, too. Of a cache the
+place before the end is seen by every row, so nobody asks where ``floor`` is below every number.
 
-One thing is taken for granted of the numbers: a score beside which -65504 or less is added is finite, and not
-one of the four largest of f16 (from 65408 on). With one of those nothing would be hidden.
+One thing is taken for granted of the numbers beside a constant mask: a score beside which -65504 or less is
+added is finite, and not one of the four largest of f16 (from 65408 on). With one of those nothing would be
+hidden. Behind the end of a cache memory may hold what is no number, of which nothing is taken for granted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +27,18 @@ from math import ceil, inf, isinf
 import numpy as np
 
 from mirage_onnx.ir.band import Band
-from mirage_onnx.ir.block_ops import MAXIMA, Kind, kind_of
+from mirage_onnx.ir.block_ops import ACCUMULATORS, MAXIMA, Kind, kind_of
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase, UGraph
 
 #: Adding this or less hides a score, which is then at most ``HIDDEN``.
 HIDES, HIDDEN = -65504.0, -128.0
 #: exp of this or less is 0 beside 1, in whatever it is computed.
 _NOTHING = -100.0
+#: No number that is seen is as low.
+_LEAST = -3e38
+#: The comparisons of a place with an end, and how far behind the end the first place is that is not seen.
+_MORE = {"less": 0, "less_equal": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,56 +95,82 @@ def unseen(kernel: Kernel, tensors: Mapping[str, KTensor]) -> Unseen | None:
   """What a constant of the kernel says of iterations that change nothing; None if they all may."""
   if kernel.loop is None:
     return None
-  for load in kernel.loads:
-    band = tensors[load.tensor].band
-    if band is None or load.fmap != kernel.loop or band.columns != kernel.loop:
+  for index, load in enumerate(kernel.ops):
+    band = tensors[load.tensor].band if load.op == "load" else None
+    if band is None or not load.fmap == band.columns == kernel.loop or band.rows not in kernel.grid:
       continue
-    if band.rows in kernel.grid and (found := _Hidden(kernel, load, band).unseen()):
-      return found
+    mask = _Value(0.0 if load.dtype is DType.BOOL else -inf, float(band.outside))
+    if floors := _Hidden(kernel, {index: mask}).floors_of_no_change():
+      return Unseen(band, tuple(sorted(floors)), max(floors.values()))
   return None
 
 
-class _Hidden:
-  """The values of a kernel where what ``mask`` loads is hidden."""
+def early_end(graph: UGraph, kernel: Kernel) -> str | None:
+  """The tensor with a limit that says where the kernel's loop may end; None where it has to go on."""
+  loaded = [graph.tensor(o.tensor) for o in kernel.loads]
+  limited = [t for t in loaded if t.limit and t.limit[0] == kernel.loop]
+  if len({t.limit for t in limited}) != 1 or not any(op.op in ACCUMULATORS for op in kernel.ops):
+    return None
+  (_, end, more) = limited[0].limit or ("", "", 0)
+  if len({c[0] for k in graph.kernels for op in k.ops if (c := _compared(k, op))[1:] == (end,)}) != 1:
+    return None
+  by_end = {index for index, op in enumerate(kernel.ops) if _compared(kernel, op)[1:] == (end,)}
+  behind = {index: _ZERO for index in by_end if _MORE[kernel.ops[index].op] == more}
+  floors = _Hidden(kernel, behind, numbers=False).floors_of_no_change()
+  return limited[0].name if floors is not None and max(floors.values(), default=-inf) < _LEAST else None
 
-  def __init__(self, kernel: Kernel, mask: BlockOp, band: Band) -> None:
-    self.kernel, self.mask, self.band = kernel, mask, band
+
+def _compared(kernel: Kernel, op: BlockOp) -> tuple[str, ...]:
+  """The tensors of which a comparison with an end compares elements, behind casts; () for others."""
+  names = []
+  for i in op.args if op.op in _MORE else ():
+    while kernel.ops[i].op == "cast":
+      (i,) = kernel.ops[i].args
+    names.append(kernel.ops[i].tensor if kernel.ops[i].op == "load" else "")
+  return tuple(names)
+
+
+class _Hidden:
+  """The values of a kernel where ``hidden`` says what some are; ``numbers``: all that is loaded is finite."""
+
+  def __init__(self, kernel: Kernel, hidden: Mapping[int, _Value], numbers: bool = True) -> None:
+    self.kernel, self.hidden, self.numbers = kernel, hidden, numbers
     self.floors: dict[int, float] = {}
 
-  def unseen(self) -> Unseen | None:
+  def floors_of_no_change(self) -> Mapping[int, float] | None:
+    """How high each maximum has to be that nothing changes; None if something may whatever they are."""
     found: list[_Value] = []
     for index, op in enumerate(self.kernel.ops):
-      value = self._value(index, op, [found[a] for a in op.args])
+      value = self.hidden.get(index) or self._value(index, op, [found[a] for a in op.args])
       if value is None:
         return None
       found.append(value)
-    if not self.floors or any(self.kernel.ops[s.arg].phase is Phase.LOOP for s in self.kernel.saves):
+    if any(self.kernel.ops[s.arg].phase is Phase.LOOP for s in self.kernel.saves):
       return None
-    return Unseen(self.band, tuple(sorted(self.floors)), max(self.floors.values()))
+    return self.floors
 
   def _value(self, index: int, op: BlockOp, args: _Args) -> _Value | None:
     """What an operation makes; None where something that lives through the loop may change."""
     match kind_of(op.op):
       case None:
-        if op.op == "exp" and args[0].below is not None:
+        if op.op == "exp":
           return self._exponential(args[0])
-        return _FUNCTIONS[op.op](args) if op.op in _FUNCTIONS else _ANY
+        made = _FUNCTIONS[op.op](args) if op.op in _FUNCTIONS else _ANY
+        return made if self.numbers or not made.least == -inf < made.most else _ANY
       case Kind.LOAD:
-        truth = op.dtype is DType.BOOL
-        if op is self.mask:
-          return _Value(0.0 if truth else -inf, float(self.band.outside))
-        return _TRUTH if truth else _ANY
+        return _TRUTH if op.dtype is DType.BOOL else _ANY
       case Kind.CONSTANT:
         return _constant(op)
       case Kind.POINTWISE:
         return args[0] if op.op == "cast" else _ANY
       case Kind.CONTRACTION:
-        return _ZERO if any(a.is_zero for a in args) else _ANY
+        return _ZERO if (any if self.numbers else all)(a.is_zero for a in args) else _ANY
       case Kind.REDUCTION:
         return args[0] if args[0].plain and (op.op in MAXIMA or args[0].is_zero) else _ANY
       case Kind.ACCUMULATOR | Kind.RESCALED:
         if op.op in MAXIMA:  # as a running maximum of the same, of which its row is asked
           kept = any(self.kernel.ops[i].args == op.args for i in self.floors)
+          kept |= not self.numbers and args[0].plain and args[0].most < _LEAST
         else:
           kept = args[0].is_zero and all(f == _ONE for f in args[1:])
         return _ANY if kept else None
@@ -151,8 +185,9 @@ class _Hidden:
         return _ANY
 
   def _exponential(self, x: _Value) -> _Value:
-    """Of what is less than a maximum, which is nothing if that is high enough."""
-    assert x.below is not None
+    """Of what is less than a maximum it is nothing if that is high enough."""
+    if x.below is None:
+      return _ONE if x.is_zero else _ZERO if x.plain and x.most <= HIDES else _ANY
     if x.most > HIDDEN:
       return _ANY
     self.floors[x.below] = max(self.floors[x.below], _floor(x.most))
@@ -226,5 +261,4 @@ _FUNCTIONS: Mapping[str, Callable[[_Args], _Value]] = {
   "mul": _product,
   "select": _choice,
   "max": _largest,
-  "exp": lambda args: _ONE if args[0].is_zero else _ANY,
 }

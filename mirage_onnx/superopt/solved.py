@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from mirage_onnx.cost.model import Cost, features, kernel_cost
 from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, KTensor, ugraph_extents
-from mirage_onnx.lower.early_end import early_end
 from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.unseen import early_end
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import Target

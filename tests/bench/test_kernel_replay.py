@@ -15,7 +15,7 @@ from mirage_onnx.target import H200, TARGETS
 ENTRIES = read_record()
 #: Every how many entries one is generated here; all are by ``python bench/kernel_replay.py``.
 STRIDE = 4
-GROUPS = ("goldens", "graphs", "models", "programs", "random", "runtime", "speed")
+GROUPS = ("goldens", "graphs", "hopper", "models", "programs", "random", "runtime", "speed")
 
 
 def differing(entries):

@@ -8,9 +8,9 @@ from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.ugraph import UGraph
-from mirage_onnx.lower.early_end import early_end
 from mirage_onnx.lower.pieces import GRID, RANK, STEP, Piece, Pieces
 from mirage_onnx.lower.sizes import count, identifier
+from mirage_onnx.lower.unseen import early_end
 
 
 @dataclass(slots=True)
