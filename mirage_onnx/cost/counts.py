@@ -27,7 +27,7 @@ from mirage_onnx.lower.tiled_graph import TiledPlan
 IN_FLIGHT = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BlockCounts:
   """Of a block.
 
@@ -40,8 +40,8 @@ class BlockCounts:
   where nobody counts them.
   """
 
-  blocks: int
-  warps: int
+  blocks: int = 1
+  warps: int = 1
   iterations: int = 1
   stages: int = 1
   smem_bytes: int = 0
@@ -61,21 +61,6 @@ class BlockCounts:
   @classmethod
   def names(cls) -> tuple[str, ...]:
     return tuple(f.name for f in fields(cls))
-
-
-@dataclass(slots=True)
-class _Sums:
-  loaded_bytes: float = 0
-  stored_bytes: float = 0
-  shared_bytes: float = 0
-  requests: float = 0
-  shared_requests: float = 0
-  trips: float = 0
-  mma: float = 0
-  lanes: float = 0
-  special: float = 0
-  barriers: float = 0
-  cluster_barriers: float = 0
 
   def run(self, ops: Iterable[BlockOp], elements: float) -> None:
     """Elementwise operations on so many elements of all threads."""
@@ -106,22 +91,26 @@ class _Sums:
     elif isinstance(step, (do.ThreadBarrier, do.Advance)):
       self.barriers += times
 
-  def counts(self, **more: int) -> BlockCounts:
-    return BlockCounts(**more, **{f.name: getattr(self, f.name) for f in fields(self)})
-
 
 def counts_of(threads: ThreadGraph) -> BlockCounts:
   """The counts of a block with the sizes that the kernel was lowered for."""
+  pipeline = threads.pipeline
+  found = BlockCounts(
+    prod(threads.grid.launch), threads.params.warps, pipeline.iterations, pipeline.stages, threads.smem_bytes,
+    threads.live,
+  )  # fmt: skip
   match threads.plan:
     case StreamedPlan():
-      return _streaming(threads, threads.plan)
+      _streaming(threads, threads.plan, found)
     case RowPlan():
-      return _row(threads, threads.plan)
-  return _Tiled(threads, threads.plan).counts()
+      _row(threads, threads.plan, found)
+    case _:
+      _Tiled(threads, threads.plan, found).count()
+  return found
 
 
-def _row(threads: ThreadGraph, plan: RowPlan) -> BlockCounts:
-  ops, found, every = threads.kernel.ops, _Sums(), threads.threads
+def _row(threads: ThreadGraph, plan: RowPlan, found: BlockCounts) -> None:
+  ops, every = threads.kernel.ops, threads.threads
   own = plan.count * plan.width
   for step in threads.steps.before + threads.steps.after:
     match step:
@@ -138,8 +127,6 @@ def _row(threads: ThreadGraph, plan: RowPlan) -> BlockCounts:
         size, together, wide = _row_access(threads, plan, threads.kernel.saves[step.index].tensor)
         found.store(own * every if wide else every / plan.threads, size, together)
   found.trips = 1 + bool(threads.steps.before)
-  blocks = prod(threads.launch)
-  return found.counts(blocks=blocks, warps=threads.params.warps, smem_bytes=threads.smem_bytes)
 
 
 def _row_access(threads: ThreadGraph, plan: RowPlan, name: str) -> tuple[float, int, bool]:
@@ -153,8 +140,8 @@ def _row_access(threads: ThreadGraph, plan: RowPlan, name: str) -> tuple[float, 
   return size, plan.width if view.together(plan.axis, plan.width) else 1, True
 
 
-def _streaming(threads: ThreadGraph, streamed: StreamedPlan) -> BlockCounts:
-  plan, loop, behind, found = streamed.axes, streamed.loop, streamed.behind, _Sums()
+def _streaming(threads: ThreadGraph, streamed: StreamedPlan, found: BlockCounts) -> None:
+  plan, loop, behind = streamed.axes, streamed.loop, streamed.behind
   ops, warps = plan.kernel.ops, plan.params.warps
   every, own = plan.threads, {a.index: a for a in loop.accumulators}
   times = threads.pipeline.iterations
@@ -199,44 +186,37 @@ def _streaming(threads: ThreadGraph, streamed: StreamedPlan) -> BlockCounts:
           found.store(elements, loop.graph.tensor(save.tensor).dtype.size_bytes)
         found.share(elements * (1 if behind.reduced else warps), 4)
   found.trips = max(1, times / threads.pipeline.stages)
-  return found.counts(
-    blocks=prod(threads.launch), warps=warps, iterations=times, stages=threads.pipeline.stages,
-    smem_bytes=threads.smem_bytes, held=threads.live,
-  )  # fmt: skip
 
 
 @dataclass(slots=True)
 class _Tiled:
   threads: ThreadGraph
   plan: TiledPlan
+  found: BlockCounts
 
-  def counts(self) -> BlockCounts:
-    threads, found = self.threads, _Sums()
+  def count(self) -> None:
+    threads, found = self.threads, self.found
     pieces, lowering = self.plan.pieces, self.plan.lowering
     for often, steps in (
       (1, threads.steps.before), (pieces.most_steps, threads.steps.body), (1, threads.steps.after),
     ):  # fmt: skip
       for step in steps:
         found.barrier(step, often)
-        self._add(step, often, found)
+        self._add(step, often)
         for index, form in self._uses(step):
-          self._made_in_place(index, form, often, found)
+          self._made_in_place(index, form, often)
     ring = (lowering.tiles[lowering.homes[i]] for i in lowering.ring)
     for index, tile in zip(lowering.ring, ring, strict=True):
-      self._copied(index, tile, pieces.most_steps, found)
+      self._copied(index, tile, pieces.most_steps)
     if lowering.ring:
       found.trips += max(1, pieces.most_steps / max(1, lowering.stages - 1))
-    return found.counts(
-      blocks=prod(pieces.grid.launch), warps=self.plan.warps.total, iterations=pieces.most_steps,
-      stages=threads.pipeline.stages, smem_bytes=threads.smem_bytes, held=threads.live,
-    )  # fmt: skip
 
   def _elements(self, form: Form) -> int:
     """Of all threads, copies counted."""
     return 32 * self.plan.warps.total * self.plan.warps.registers(form)
 
-  def _add(self, step: do.ThreadStep, often: int, found: _Sums) -> None:
-    lowering = self.plan.lowering
+  def _add(self, step: do.ThreadStep, often: int) -> None:
+    found, lowering = self.found, self.plan.lowering
     ops = lowering.assignment.kernel.ops
     match step:
       case do.Fetch():
@@ -245,7 +225,7 @@ class _Tiled:
         found.trips += often
         found.lanes += elements
       case do.Copy():
-        self._copied(step.index, lowering.tiles[step.tile], often, found)
+        self._copied(step.index, lowering.tiles[step.tile], often)
         found.trips += often
       case do.Read():
         found.share(often * self._elements(step.to.form), 4)
@@ -254,7 +234,7 @@ class _Tiled:
       case do.ThreadRun():
         found.run((ops[i] for i in step.ops), often * self._elements(step.form))
       case do.Contract():
-        self._contract(step, often, found)
+        self._contract(step, often)
       case do.Multiply():
         size = prod(p.length for p in lowering.assignment.own(step.index).values())
         deep = lowering.assignment.products[step.index].depth.length
@@ -313,9 +293,9 @@ class _Tiled:
         return [(arg, lowering.save_form(arg))]
     return []
 
-  def _made_in_place(self, index: int, form: Form, often: int, found: _Sums) -> None:
+  def _made_in_place(self, index: int, form: Form, often: int) -> None:
     """A value that is read or computed where it is used."""
-    lowering = self.plan.lowering
+    found, lowering = self.found, self.plan.lowering
     op = lowering.assignment.kernel.ops[index]
     if op.op in ("const", "extent") or not lowering.in_place(index, form):
       return
@@ -323,7 +303,7 @@ class _Tiled:
     if op.op != "load":
       found.run((op,), elements)
       for a in op.args:
-        self._made_in_place(a, form.of(lowering.assignment.own(a).values()), often, found)
+        self._made_in_place(a, form.of(lowering.assignment.own(a).values()), often)
     elif index not in lowering.homes:
       tensor = lowering.tensors[op.tensor]
       view, own = TensorView.of(tensor, lowering.extents), lowering.assignment.own(index)
@@ -333,9 +313,9 @@ class _Tiled:
     else:
       found.share(elements, op.dtype.bits / 8)
 
-  def _copied(self, index: int, tile: SharedTile, often: float, found: _Sums) -> None:
+  def _copied(self, index: int, tile: SharedTile, often: float) -> None:
     """A tile of a tensor to shared memory, in chunks of 16 bytes where it lies so."""
-    lowering = self.plan.lowering
+    found, lowering = self.found, self.plan.lowering
     tensor = lowering.tensors[lowering.assignment.kernel.ops[index].tensor]
     view = TensorView.of(tensor, lowering.extents, packed=True)
     together = tile.chunk if in_chunks(view, tile) else 1
@@ -343,7 +323,7 @@ class _Tiled:
     found.load(elements, size, together)
     found.share(elements, size, together)
 
-  def _contract(self, step: do.Contract, often: int, found: _Sums) -> None:
+  def _contract(self, step: do.Contract, often: int) -> None:
     warps, product = self.plan.warps, self.plan.lowering.assignment.products[step.index]
 
     def tiles(side: Side, of: int) -> int:
@@ -351,7 +331,7 @@ class _Tiled:
 
     rest = prod(p.length for p in product.c.rest)
     each = tiles(product.c.g, 16) * tiles(product.c.t, 8) * tiles((product.depth,), 16)
-    found.mma += often * warps.total * rest * each
+    self.found.mma += often * warps.total * rest * each
     lowering = self.plan.lowering
     for index, form in zip(
       lowering.assignment.kernel.ops[step.index].args, (product.a, product.b), strict=True
@@ -361,4 +341,4 @@ class _Tiled:
         tile = lowering.tiles[home]
         matrices = lowering.by_matrices(tile, form, product.depth) or step.index in lowering.warpgroup
         together = 8 if matrices else 1 + (tile.order[-1] == product.depth)
-        found.share(often * self._elements(form), 2, together)
+        self.found.share(often * self._elements(form), 2, together)

@@ -81,7 +81,7 @@ class Demand(Whereabouts):
       self.steps(own_run).append(do.Fetch(index, held))
     else:
       tile = self.spill(index, run)
-      self.steps(own_run).append(do.Read(index, held, tile))
+      self.steps(own_run).append(do.Read(index, tile, held))
     self.made[held] = own_run
     return ()
 
@@ -120,7 +120,7 @@ class Demand(Whereabouts):
       dtype = op.dtype if op.dtype.is_half else DType.F32
       self.tiles[name] = SharedTile(name, dtype, form.rest + form.g + form.t)
       own = self.run_of(index)
-      self.steps(own).append(do.Spill(index, Held(index, form), name, touched=touched))
+      self.steps(own).append(do.Spill(index, name, Held(index, form), touched=touched))
     return self.spilled[index]
 
   def exchange(self, name: str, form: Form) -> None:

@@ -44,6 +44,28 @@ class ThreadStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading(ThreadStep):
+  """A step that reads all of a shared tile."""
+
+  tile: str
+
+  @property
+  def reads(self) -> tuple[str, ...]:
+    return (*self.touched, self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Writing(ThreadStep):
+  """A step that writes a shared tile."""
+
+  tile: str
+
+  @property
+  def writes(self) -> tuple[str, ...]:
+    return (self.tile,)
+
+
+@dataclass(frozen=True, slots=True)
 class Fetch(ThreadStep):
   """A tile of a tensor to registers."""
 
@@ -55,26 +77,15 @@ class Fetch(ThreadStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Copy(ThreadStep):
+class Copy(Writing):
   """A tile of a tensor to shared memory; one that the loop moves comes through the ring."""
-
-  tile: str
-
-  @property
-  def writes(self) -> tuple[str, ...]:
-    return (self.tile,)
 
 
 @dataclass(frozen=True, slots=True)
-class Read(ThreadStep):
+class Read(Reading):
   """Shared memory to registers."""
 
   to: Held
-  tile: str
-
-  @property
-  def reads(self) -> tuple[str, ...]:
-    return (*self.touched, self.tile)
 
   @property
   def text(self) -> str:
@@ -82,15 +93,10 @@ class Read(ThreadStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Spill(ThreadStep):
+class Spill(Writing):
   """Registers to shared memory."""
 
   held: Held
-  tile: str
-
-  @property
-  def writes(self) -> tuple[str, ...]:
-    return (self.tile,)
 
   @property
   def text(self) -> str:
@@ -98,14 +104,8 @@ class Spill(ThreadStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage(ThreadStep):
+class Stage(Writing):
   """A value to shared memory, each element by the thread that makes it."""
-
-  tile: str
-
-  @property
-  def writes(self) -> tuple[str, ...]:
-    return (self.tile,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +181,8 @@ class Fold(ThreadStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Total(ThreadStep):
+class Total(Reading):
   """A reduction over a shared tile."""
-
-  tile: str
-
-  @property
-  def reads(self) -> tuple[str, ...]:
-    return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,37 +193,20 @@ class Meet(ThreadStep):
 
 
 @dataclass(frozen=True, slots=True)
-class Publish(ThreadStep):
+class Publish(Writing):
   """The parts of a value that warps (or ranks) have, to shared memory, a slot per thread."""
 
-  tile: str
-
-  @property
-  def writes(self) -> tuple[str, ...]:
-    return (self.tile,)
-
 
 @dataclass(frozen=True, slots=True)
-class Gather(ThreadStep):
+class Gather(Reading):
   """What the warps that have other parts of a side have published, combined."""
 
-  tile: str
   side: Side
-
-  @property
-  def reads(self) -> tuple[str, ...]:
-    return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)
-class GatherRanks(ThreadStep):
+class GatherRanks(Reading):
   """What the ranks have published, combined; a cluster barrier stands before."""
-
-  tile: str
-
-  @property
-  def reads(self) -> tuple[str, ...]:
-    return (*self.touched, self.tile)
 
 
 @dataclass(frozen=True, slots=True)

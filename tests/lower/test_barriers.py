@@ -49,7 +49,7 @@ def _random(rng, *, loop):
   def step(number):
     tile = rng.choice("abcd")
     return rng.choice(
-      [Read(number, HELD, tile), Read(number, HELD, tile), Spill(number, HELD, tile),
+      [Read(number, tile, HELD), Read(number, tile, HELD), Spill(number, tile, HELD),
        Copy(number, tile)]
     )  # fmt: skip
 
@@ -92,14 +92,14 @@ def test_barriers_of_kernels(warps):
 
 def test_a_barrier_of_the_loop_that_moves():
   """What an iteration leaves moves barriers of the loop, which then leaves something else."""
-  w, r = (lambda t: Spill(0, HELD, t)), (lambda t: Read(0, HELD, t))
+  w, r = (lambda t: Spill(0, t, HELD)), (lambda t: Read(0, t, HELD))
   body = (r("b"), w("c"), w("z"), w("d"), r("c"), w("a"), r("d"), w("b"), r("a"), r("z"))
   assert _hazards(with_barriers(ThreadSteps((), body, ()))) == []
 
 
 def test_ranks_meet_at_a_barrier_of_the_cluster():
   """A barrier of the block between does not do."""
-  steps = (Publish(0, "r0"), Spill(1, HELD, "s1"), Read(1, HELD, "s1"), GatherRanks(0, "r0"))
+  steps = (Publish(0, "r0"), Spill(1, "s1", HELD), Read(1, "s1", HELD), GatherRanks(0, "r0"))
   result = with_barriers(ThreadSteps((), (), steps))
   assert [s.cluster for s in result.after if isinstance(s, ThreadBarrier)] == [False, True]
   assert _hazards(result) == []

@@ -98,13 +98,13 @@ def _graph(rng, tiles=6):
     own = rng.choice((0, 1, 2) if loop else (2,))
     at = rng.randrange(len(runs[own]) + 1)
     copied = own != 1 and rng.random() < 0.4
-    runs[own].insert(at, Copy(n, tile) if copied else Spill(n, HELD, tile))
+    runs[own].insert(at, Copy(n, tile) if copied else Spill(n, tile, HELD))
     for _ in range(rng.randint(1, 2)):
       user = rng.choice([r for r in (0, 1, 2) if r >= own and (loop or r == 2)])
       to = rng.randint(at + 1 if user == own else 0, len(runs[user]))
-      runs[user].insert(to, Read(n, HELD, tile))
+      runs[user].insert(to, Read(n, tile, HELD))
   if ring:
-    runs[1] = [Advance(-1), *runs[1], Read(9, HELD, ring)]
+    runs[1] = [Advance(-1), *runs[1], Read(9, ring, HELD)]
   if rng.random() < 0.4:
     at = rng.randint(0, len(runs[2]))
     runs[2][at:at] = [Publish(7, "r"), GatherRanks(7, "r")]

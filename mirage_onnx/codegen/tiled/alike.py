@@ -77,10 +77,6 @@ class OneLaunch:
       self.given += [f"{text.removesuffix(mine)}{n}" for n in each]
       self._chosen.append((kind, mine, each))
 
-  @property
-  def all_tiles(self) -> int:
-    return self.count * self.tiles
-
   def choose(self, writer: Writer, tile: str) -> str:
     """Writes whose tile of all tiles number ``tile`` is, and what it reads and writes; its number there."""
     if self.count == 1:
