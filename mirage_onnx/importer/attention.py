@@ -56,7 +56,7 @@ def attention(c: Context) -> None:
 def _ended(c: Context, own: Heads, masks: Masks) -> Heads:
   """A run says how many keys of each of the batch there are (a cache that TensorScatter writes).
 
-  Values of others count as zeros, whatever is there. With is_causal the last query sees the last of these keys.
+  Values of others count as zeros, whatever is there. With is_causal the last query sees the last of these.
   """
   batch, (queries, keys) = shape_of(own.q)[0], own.lengths
   if c.has(4):
@@ -80,7 +80,7 @@ def _ended(c: Context, own: Heads, masks: Masks) -> Heads:
 
 
 def _up_to(c: Context, place: Tensor, lengths: Tensor, queries: int) -> Tensor:
-  """Whether query i sees the key at ``place`` [1, .., keys]: it is not behind i + its length - ``queries``."""
+  """Whether query i sees the key at ``place`` [1, .., keys]: not behind i + its length - ``queries``."""
   ones = (1,) * (len(shape_of(place)) - 2)
   row = c.reshape(c.implied(places(queries)), (*ones, queries, 1))
   ahead = c.elementwise("sub", *(c.cast(x, DType.F32) for x in (place, row)))

@@ -21,7 +21,8 @@ def added_by(c: Context, mask: Tensor, own: Heads, *, projecting: bool) -> Tenso
   if mask.dtype is DType.I32:
     if shape in ((batch, keys), (batch, queries, keys)):
       rows = shape[1] if len(shape) == 3 else 1
-      hidden = c.reshape(c.elementwise("less_equal", mask, const(0), dtype=DType.BOOL), (batch, 1, rows, keys))
+      hidden = c.elementwise("less_equal", mask, const(0), dtype=DType.BOOL)
+      hidden = c.reshape(hidden, (batch, 1, rows, keys))
     elif projecting and shape == (batch, 1):
       return None
     elif shape == (batch,) or (projecting and shape == (2 * batch,)):

@@ -111,7 +111,7 @@ MOST_NEW = 8
 
 
 def tensor_scatter(c: Context) -> None:
-  """A cache, of which a run says for each of the batch where new rows begin (in the memory of the old one)."""
+  """A cache, of which a run says for each of the batch where new rows begin (in the old one's memory)."""
   x, new, shape = c.tensor(0), c.tensor(1), shape_of(c.tensor(0))
   (axis,) = normalized(c, (c.attribute("axis", -2),), len(shape))
   batch, room, count = shape[0], shape[axis], shape_of(c.tensor(1))[axis]

@@ -202,7 +202,7 @@ def implied_of(program):
 
 Q, K = np.ones((1, 2, 3, 4), np.float32), np.ones((1, 2, 5, 4), np.float32)
 ROWS, CACHE = np.ones((1, 3, 8), np.float32), np.ones((1, 2, 2, 4), np.float32)
-LENGTHS = np.array([2], np.int32)
+LENGTHS, PAIRS = np.array([2], np.int32), np.ones((1, 3, 2, 2, 4), np.float32)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ LENGTHS = np.array([2], np.int32)
     ("Attention", "", [Q.repeat(2**10, 2)] * 3, {"is_causal": 1}, "a causal mask of 3072 x"),
     ("Attention", "", [Q, K, K], {"qk_matmul_output_mode": 7}, "its attributes or shapes do"),
     ("MultiHeadAttention", MS, [ROWS, ROWS], {}, "of queries, keys and values there is 1x3x8"),
-    ("MultiHeadAttention", MS, [np.ones((1, 3, 2, 2, 4), "f")], {}, "of queries, keys and values there is 1x3"),
-    ("MultiHeadAttention", MS, [ROWS, np.ones((1, 3, 2, 2, 4), "f")] + [None] * 4 + [CACHE] * 2, {}, "a past be"),
+    ("MultiHeadAttention", MS, [np.ones((1, 3, 2, 2, 4), "f")], {}, "of queries, keys and values there"),
+    ("MultiHeadAttention", MS, [ROWS, PAIRS] + [None] * 4 + [CACHE] * 2, {}, "a past be"),
     ("MultiHeadAttention", MS, [ROWS, K, K, np.ones(24, "f")], {}, "a bias beside heads"),
     ("MultiHeadAttention", MS, [ROWS] * 3 + [None, LENGTHS.repeat(5)], {}, "a mask i32 of 5, not"),
     ("MultiHeadAttention", MS, [ROWS] * 3 + [None] * 3 + [CACHE] * 2 + [LENGTHS], {}, "past_"),
