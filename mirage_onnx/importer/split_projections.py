@@ -8,7 +8,8 @@ is measured.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
@@ -132,7 +133,7 @@ def _parts(node: NodeProto, opset: int, taken: set[str]) -> list[NodeProto]:
   whole = fresh(f"{y}/projected")
   q, k, v = (fresh(f"{y}/{part}") for part in ("queries", "keys", "values"))
   base = node.name or y
-  count: Mapping[str, int] = {"num_outputs": 3} if opset >= _COUNTED else {}
+  count: dict[str, Any] = {"num_outputs": 3} if opset >= _COUNTED else {}
   product = helper.make_node(
     "MatMul", [inputs[_X], inputs[_WEIGHTS]], [whole], name=fresh(f"{base}/projected")
   )
