@@ -140,7 +140,7 @@ def _parts(node: NodeProto, opset: int, taken: set[str]) -> list[NodeProto]:
   split = helper.make_node("Split", [whole], [q, k, v], name=fresh(f"{base}/split"), axis=-1, **count)
   attending = helper.make_node(
     "MultiHeadAttention", _without_end([q, k, v, inputs[_BIAS], inputs[_MASK], inputs[_ADDED]]), [y],
-    name=fresh(f"{base}/attended"), domain=_DOMAIN,
+    name=node.name, domain=_DOMAIN,
   )  # fmt: skip
   attending.attribute.extend(a for a in node.attribute if a.name in _SHARED)
   original = b64encode(node.SerializeToString()).decode()
