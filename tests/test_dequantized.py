@@ -4,6 +4,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from dequantized_models import dequantized
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from small_models import feeds, replaced_ops, run_model
 
 import mirage_onnx
@@ -28,6 +30,15 @@ CASES = {
   "per tensor": {"rows": 2, "n": 256, "kind": "i8"},
   "per column": {"rows": 3, "n": 256, "axis": 1, "kind": "i8"},
   "per column, one zero point": {"rows": 1, "n": 256, "axis": 1, "zero": "same"},
+  "per column, zero points": {"rows": 2, "n": 256, "axis": 1, "zero": "own"},
+  "per column of Gemm, zero points": {
+    "rows": 2,
+    "n": 256,
+    "axis": 1,
+    "zero": "own",
+    "kind": "i8",
+    "form": "gemm",
+  },
   "blocks, as MatMul wants it": {"rows": 4, "n": 256, "axis": 0, "block": 32, "kind": "i8"},
   "blocks, zero points": {"rows": 4, "n": 256, "axis": 0, "block": 64, "zero": "own"},
   "blocks, behind a Transpose": {
@@ -70,3 +81,38 @@ def test_replaced(name):
   check(model, result, feeds(model, np.random.default_rng(0)))
   (region,) = (r for r in result.report["regions"] if r["status"] == "replaced")
   assert any(f"{q}[" in region["ugraph"] for q in ("q8", "s8", "q4", "s4"))
+
+
+WHOLE = {"axis": 0, "block": 1024}
+
+
+@pytest.mark.parametrize("how", [{"axis": 1}, WHOLE, WHOLE | {"form": "nk"}])
+@pytest.mark.parametrize("kind", ["u4", "i4"])
+def test_zero_points_that_share_a_byte_with_another_rows(how, kind):
+  """One of each row: of every second one it lies in the higher half of a byte, where no row's pointer is."""
+  model = dequantized(2, 1024, 256, zero="own", kind=kind, **how)
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  refused = str(result.report)
+  assert not replaced_ops(result) and "begin inside a byte" in refused
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_every_form(data):
+  """What is replaced is right; what is not says why."""
+  k, block = data.draw(st.sampled_from([512, 768, 1024, 1536, 4096]), "k"), 0
+  axis = data.draw(st.sampled_from([None, 0, 1, -1, -2]), "axis")
+  if axis in (0, -2):  # along the depth
+    block = data.draw(st.sampled_from([16, 32, 64, 128, 256, k]), "block")
+  model = dequantized(
+    data.draw(st.sampled_from([1, 2, 5, 16]), "rows"), k, data.draw(st.sampled_from([96, 256, 520]), "n"),
+    axis=axis, block=block, form=data.draw(st.sampled_from(["kn", "nk", "gemm"]), "form"),
+    kind=data.draw(st.sampled_from(["u8", "i8", "u4", "i4"]), "kind"),
+    zero=data.draw(st.sampled_from(["", "same", "own"]), "zero"), seed=data.draw(st.integers(0, 99), "seed"),
+  )  # fmt: skip
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  if replaced_ops(result):
+    check(model, result, feeds(model, np.random.default_rng(0)))
+  else:
+    assert all(r["reason"] for r in result.report["regions"]), result.report["regions"]

@@ -19,6 +19,7 @@ from mirage_onnx.importer.dot_products import (
   shaped,
   with_past,
 )
+from mirage_onnx.importer.key_masks import added_by
 from mirage_onnx.importer.slicing import taken
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
@@ -32,7 +33,7 @@ def attention(c: Context) -> None:
   q, k, v = (by_heads(c, c.tensor(i), n) for i, n in enumerate(counts))
   own = heads_of(c, q, *with_past(c, k, v, (4, 5)))
   masks = Masks()
-  if c.attribute("is_causal", 0):
+  if c.attribute("is_causal", 0) and not c.has(6):
     past = shape_of(c.tensor(4))[2] if c.has(4) else 0
     if past and shape_of(q)[2] == 1 < shape_of(k)[2]:
       raise c.reject("ONNX hides keys from the one query, and ONNX Runtime does not")
@@ -55,11 +56,13 @@ def attention(c: Context) -> None:
 def _ended(c: Context, own: Heads, masks: Masks) -> Heads:
   """A run says how many keys of each of the batch there are (a cache that TensorScatter writes).
 
-  Values of others count as zeros, whatever is there.
+  Values of others count as zeros, whatever is there. With is_causal the last query sees the last of these.
   """
-  batch, keys = shape_of(own.q)[0], own.lengths[1]
-  if c.attribute("is_causal", 0) or c.has(4):
-    raise c.reject("nonpad_kv_seqlen beside a past, or is_causal")
+  batch, (queries, keys) = shape_of(own.q)[0], own.lengths
+  if c.has(4):
+    raise c.reject("nonpad_kv_seqlen beside a past")
+  if c.attribute("is_causal", 0) and c.symbols.is_symbolic(queries):
+    raise c.reject("how many keys a query sees shows only a run", "DYNAMIC_DIM")
   if c.symbols.is_symbolic(keys) or keys > LARGEST:
     raise c.reject("how many keys there are at most shows only a run", "DYNAMIC_DIM")
   lengths, ones = c.tensor(6), (1,) * (len(shape_of(own.q)) - 1)
@@ -68,10 +71,22 @@ def _ended(c: Context, own: Heads, masks: Masks) -> Heads:
   place = c.reshape(c.implied(places(keys)), (*ones, keys))
   seen = c.elementwise("less", place, c.reshape(lengths, (batch, *ones)), dtype=DType.BOOL)
   masks.seen.append(seen)
+  if c.attribute("is_causal", 0) and queries > 1:
+    masks.seen.append(_up_to(c, place, lengths, queries))
   masks.blind = True
   rank, dtype = len(shape_of(own.v)), own.v.dtype
   column = c.transpose(seen, (*range(rank - 2), rank - 1, rank - 2))
   return replace(own, v=c.elementwise("select", column, own.v, const(0), dtype=dtype))
+
+
+def _up_to(c: Context, place: Tensor, lengths: Tensor, queries: int) -> Tensor:
+  """Whether query i sees the key at ``place`` [1, .., keys]: not behind i + its length - ``queries``."""
+  ones = (1,) * (len(shape_of(place)) - 2)
+  row = c.reshape(c.implied(places(queries)), (*ones, queries, 1))
+  ahead = c.elementwise("sub", *(c.cast(x, DType.F32) for x in (place, row)))
+  length = c.cast(c.reshape(lengths, (*shape_of(lengths), *ones, 1)), DType.F32)
+  most = c.elementwise("sub", length, const(queries))
+  return c.elementwise("less_equal", ahead, most, dtype=DType.BOOL)
 
 
 def _masked(c: Context, own: Heads, masks: Masks) -> None:
@@ -104,15 +119,31 @@ def multi_head_attention(c: Context) -> None:
     raise c.reject("past_sequence_length and cache_indirection are known only to a run")
   if c.uses(3):
     raise c.reject("the normalized scores are an output")
-  if not (c.has(1) and c.has(2)):
-    raise c.reject("queries, keys and values in one tensor are not supported")
-  parts = [c.tensor(i) for i in range(3)]
+  parts = _parts(c)
   if c.has(3):
     if any(len(shape_of(p)) != 3 for p in parts):
       raise c.reject("a bias beside heads that are apart")
     parts = _biased(c, parts, c.tensor(3))
   q, k, v = (by_heads(c, p, c.attribute("num_heads")) for p in parts)
   _microsoft(c, q, k, v, mask=4, bias=5, past=(6, 7))
+
+
+def _parts(c: Context) -> list[Tensor]:
+  """Queries, keys and values, which may be beside each other: [batch, length, heads, 2 or 3, size].
+
+  ONNX Runtime has these on GPUs only.
+  """
+  apart = [c.tensor(i) for i in range(3) if c.has(i)]
+  if len(apart) == 3:
+    return apart
+  shape = shape_of(apart[-1])
+  if c.has(2) or len(apart) + (shape[3] if len(shape) == 5 else 0) != 4:
+    raise c.reject(f"of queries, keys and values there is {c.symbols.show(shape)}")
+  if c.has(6):
+    raise c.reject("a past beside keys and values in one tensor")
+  batch, length, heads, count, size = shape
+  found = (taken(c, apart[-1], 3, range(i, i + 1)) for i in range(count))
+  return [*apart[:-1], *(c.reshape(x, (batch, length, heads * size)) for x in found)]
 
 
 def fused_attention(c: Context) -> None:
@@ -146,8 +177,8 @@ def _microsoft(
     if shape_of(q)[2] != shape_of(k)[2]:
       raise c.reject("unidirectional, with other lengths of queries and keys")
     causal(c, own, before, masks)
-  if c.has(mask):
-    masks.added.append(_filter(c, c.tensor(mask), own))
+  if c.has(mask) and (more := added_by(c, c.tensor(mask), own, projecting=len(past) == 1)):
+    masks.added.append(more)
   if c.has(bias):
     masks.added.append(c.widen(c.tensor(bias)))
   _, y = attended(c, own, masks)
@@ -158,18 +189,6 @@ def _microsoft(
         c.finish(x, position)
   elif c.uses(1):
     c.finish(c.concat([c.reshape(x, (1, *shape_of(x))) for x in (own.k, own.v)], 0), 1)
-
-
-def _filter(c: Context, mask: Tensor, own: Heads) -> Tensor:
-  """What an integer mask of (batch, keys) adds: the filter's value to keys whose mask is 0."""
-  batch, keys = shape_of(own.q)[0], own.lengths[1]
-  if mask.dtype is not DType.I32 or shape_of(mask) != (batch, keys):
-    shown = c.symbols.show(shape_of(mask))
-    raise c.reject(f"a mask {mask.dtype} of {shown}, not i32 of (batch, keys)")
-  value = const(c.fraction("mask_filter_value", -10000.0))
-  hidden = c.elementwise("less_equal", mask, const(0), dtype=DType.BOOL)
-  more = c.elementwise("mul", c.cast(hidden, DType.F32), value)
-  return c.reshape(more, (batch, 1, 1, keys))
 
 
 def _biased(c: Context, parts: Sequence[Tensor], bias: Tensor) -> list[Tensor]:

@@ -88,7 +88,8 @@ def _scale(c: Context, position: int, dtype: DType | None, *, emit: bool = True)
       raise c.reject(f"{what} of shape {list(own)} for {shape[axis]} along axis {axis}")
     if not emit:
       return s
-    s = s if dtype is None else c.cast(_packed(c, s, dtype), _type(c))
+    if dtype is not None:
+      return _along(c, s, dtype, shape, axis)
     return c.reshape(s, tuple(n if d == axis else 1 for d, n in enumerate(shape)))
   blocks = tuple(-(-n // block) if d == axis else n for d, n in enumerate(shape))
   if own != blocks:
@@ -100,6 +101,15 @@ def _scale(c: Context, position: int, dtype: DType | None, *, emit: bool = True)
   repeats = tuple(block if d == axis else 1 for d in range(len(shape)))
   found = c.stored(s, shape, own, repeats, dtype or _type(c))
   return c.cast(found, _type(c))
+
+
+def _along(c: Context, s: Tensor, dtype: DType, shape: tuple[int, ...], axis: int) -> Tensor:
+  """Zero points of an axis, which memory holds once for all of the others: as blocks that are whole rows."""
+  others = tuple(d for d in range(len(shape)) if d != axis)
+  order = (axis, *others)
+  rest = tuple(shape[d] for d in others)
+  found = c.stored(s, tuple(shape[d] for d in order), (shape[axis], *(1,) * len(rest)), (1, *rest), dtype)
+  return c.cast(c.transpose(found, tuple(order.index(d) for d in range(len(shape)))), _type(c))
 
 
 def _packed(c: Context, x: Tensor, dtype: DType) -> Tensor:

@@ -7,6 +7,7 @@ from mirage_onnx.importer.context import Context
 from mirage_onnx.importer.graph import captured_names, reads, subgraphs
 from mirage_onnx.importer.semantics import DOMAINS, NOT_IN_ONNX, SEMANTICS, Rule
 from mirage_onnx.importer.shapes import domain_of, has_schema
+from mirage_onnx.importer.split_projections import part_of
 from mirage_onnx.ir import DType, Node, Tensor
 
 
@@ -24,7 +25,7 @@ def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
   outputs = tuple(o for o in node.output if o)
   steps = () if barrier else tuple(context.steps)
   inputs = (*reads(node), *(() if barrier else context.beyond))
-  return Node(context.name, node.op_type, inputs, outputs, steps, barrier)
+  return Node(context.name, node.op_type, inputs, outputs, steps, barrier, part_of(node))
 
 
 def holder(context: Context, node: NodeProto, closed: str) -> Node:

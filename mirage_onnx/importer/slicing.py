@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from mirage_onnx.importer.causal import LARGEST, places
-from mirage_onnx.importer.context import Context, shape_of
+from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.reductions import normalized
 from mirage_onnx.ir import DType
 from mirage_onnx.ir.program import Dim, Tensor
@@ -106,21 +106,40 @@ def scatter_nd(c: Context) -> None:
   c.finish(beside(c, [*before, updates, *after], 0))
 
 
+#: Most new rows of a cache, a choice each.
+MOST_NEW = 8
+
+
 def tensor_scatter(c: Context) -> None:
-  """A cache, of which a run says for each of the batch which row is new (in the memory of the old one)."""
+  """A cache, of which a run says for each of the batch where new rows begin (in the old one's memory)."""
   x, new, shape = c.tensor(0), c.tensor(1), shape_of(c.tensor(0))
   (axis,) = normalized(c, (c.attribute("axis", -2),), len(shape))
-  batch, room = shape[0], shape[axis]
-  if c.attribute("mode", "linear") != "linear" or not axis:
-    raise c.reject("writes around the end, or along the batch")
-  if c.symbols.is_symbolic(room) or shape_of(new)[axis] != 1:
+  batch, room, count = shape[0], shape[axis], shape_of(c.tensor(1))[axis]
+  around = c.attribute("mode", "linear") == "circular"
+  if not axis:
+    raise c.reject("writes along the batch")
+  if any(map(c.symbols.is_symbolic, (room, count))):
     raise c.reject("of a cache or of rows that only a run counts", "DYNAMIC_DIM")
-  if not c.has(2) or shape_of(c.tensor(2)) != (batch,) or room > LARGEST:
-    raise c.reject(f"one row of {room}, without a place for each of the batch")
+  if not c.has(2) and count <= room:
+    rest = [taken(c, x, axis, range(count, room))] if count < room else []
+    c.finish(beside(c, [new, *rest], axis))
+    return
+  if not c.has(2) or shape_of(c.tensor(2)) != (batch,) or room > LARGEST or count > min(MOST_NEW, room):
+    raise c.reject(f"{count} rows of {room}: it takes up to {MOST_NEW}, with a place for each of the batch")
   ones = (1,) * (len(shape) - 1)
   place = c.reshape(c.implied(places(room)), (*ones[:axis], room, *ones[axis:]))
-  there = c.elementwise("equal", place, c.reshape(c.tensor(2), (batch, *ones)), dtype=DType.BOOL)
-  c.finish(c.elementwise("select", there, new, x, dtype=x.dtype))
+  first = c.reshape(c.tensor(2), (batch, *ones))
+  if count == 1:
+    there = c.elementwise("equal", place, first, dtype=DType.BOOL)
+    c.finish(c.elementwise("select", there, new, x, dtype=x.dtype))
+    return
+  ahead = c.elementwise("sub", *(c.cast(i, DType.F32) for i in (place, first)))
+  for row in range(count):
+    there = c.elementwise("equal", ahead, const(row), dtype=DType.BOOL)
+    if around and row:
+      there = c.elementwise("max", there, c.elementwise("equal", ahead, const(row - room), dtype=DType.BOOL))
+    x = c.elementwise("select", there, c.slice(new, axis, row, row + 1), x, dtype=x.dtype)
+  c.finish(x)
 
 
 def beside(c: Context, parts: list[Tensor], axis: int) -> Tensor:

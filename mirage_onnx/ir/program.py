@@ -102,7 +102,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-  """An ONNX node: its names, and its lowering or the reason why it has none."""
+  """An ONNX node: its names, and its lowering or the reason why it has none.
+
+  ``part_of``: the operator that it was a part of as the model was given.
+  """
 
   name: str
   op_type: str
@@ -110,6 +113,7 @@ class Node:
   outputs: tuple[str, ...]
   steps: tuple[Step, ...] = ()
   barrier: Rejection | None = None
+  part_of: str = ""
 
   @property
   def operands(self) -> tuple[str, ...]:

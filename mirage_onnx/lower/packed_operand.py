@@ -39,7 +39,10 @@ class PackedOperand:
       raise RejectionError("LAYOUT", f"the depth, {plan.depth_extent}, ends inside a block of {repeat}")
     if repeat > 1 and (repeat % 8 or (lane % repeat and repeat % lane)):
       raise RejectionError("LAYOUT", f"lanes of {lane} share blocks of {repeat}")
-    if repeat > 1 and view.aligned * tensor.dtype.bits % 8:
+    # Where a block is all of the depth, rows may be neighbours in memory: ``aligned`` says nothing of these.
+    strides = (s for a, s in zip(tensor.axes, view.strides, strict=True) if a != plan.depth)
+    begins = (view.aligned, *(s for s in strides if isinstance(s, int)))
+    if repeat > 1 and any(n * tensor.dtype.bits % 8 for n in begins):
       raise RejectionError("LAYOUT", f"rows of {name} begin inside a byte")
     return cls(view, lane, repeat, plan.depth_extent)
 

@@ -114,6 +114,8 @@ def _beyond(node: Node, program: Program, known: SizesFound | None, table: Table
   """Why no prediction of a node counts."""
   if any(s.op == "stored" for s in node.steps):
     return "products with weights of few bits were not measured"
+  if node.part_of:
+    return f"a part of {node.part_of}, which was not measured in parts,"
   product = weight_product(node, program)
   if product is None:
     if table is None or any(s.op == "matmul" for s in node.steps):

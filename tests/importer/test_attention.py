@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage_onnx.importer.causal import implied
+
 few = settings(max_examples=60, deadline=None)
 SEEDS, MS = st.integers(0, 2**32 - 1), "com.microsoft"
 SIDES = st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 2), st.integers(1, 5),
@@ -77,8 +79,9 @@ def test_onnx(bench, sides, past, seed, opset, rank, mask, fixed, causal, softca
 
 @few
 @given(sides=SIDES, seed=SEEDS, rank=st.sampled_from([3, 4]), mask=st.sampled_from([None, "bool", "float"]),
-       softcap=st.sampled_from([0.0, 2.0]), half=st.booleans(), least=st.integers(0, 1))  # fmt: skip
-def test_lengths_of_a_run(bench, sides, seed, rank, mask, softcap, half, least):
+       softcap=st.sampled_from([0.0, 2.0]), half=st.booleans(), least=st.integers(0, 1),
+       causal=st.booleans())  # fmt: skip
+def test_lengths_of_a_run(bench, sides, seed, rank, mask, softcap, half, least, causal):
   """The cache of a model of opset 24, which TensorScatter writes."""
   rng = np.random.default_rng(seed)
   batch, own, shared, queries, keys, _size, _wide = sides
@@ -87,14 +90,30 @@ def test_lengths_of_a_run(bench, sides, seed, rank, mask, softcap, half, least):
   masked = drawn_mask(rng, mask, (batch, own * shared, queries, keys)) if mask else None
   arrays.append(masked.astype(dtype) if mask == "float" else masked)
   arrays += [None, None, rng.integers(least, keys + 1, batch)]
-  model, feeds = bench.one("Attention", arrays, opset=24, softcap=softcap, **heads)
+  model, feeds = bench.one("Attention", arrays, opset=24, softcap=softcap, is_causal=int(causal), **heads)
   agrees(bench, model, feeds, 5e-3 if half else 3e-5)
+
+
+MASKS = ("", "keys", "rows", "ends", "both", "one")
+
+
+def drawn_integers(rng, kind, batch, queries, keys):
+  """A mask of com.microsoft: which keys, for each query, where they end, or where they begin too."""
+  ends = rng.integers(0, keys + 2, batch)
+  return {
+    "": None,
+    "keys": rng.integers(-1, 2, (batch, keys), np.int32),
+    "rows": rng.integers(0, 2, (batch, queries, keys), np.int32),
+    "ends": ends.astype(np.int32),
+    "both": np.concatenate([ends, rng.integers(0, keys, batch)]).astype(np.int32),
+    "one": np.zeros((batch, 1), np.int32),
+  }[kind]
 
 
 @few
 @given(sides=SIDES, past=st.integers(0, 3), seed=SEEDS,
        apart=st.booleans(), bias=st.booleans(),
-       mask=st.booleans(), added=st.booleans(), causal=st.booleans(),
+       mask=st.sampled_from(MASKS[:4]), added=st.booleans(), causal=st.booleans(),
        more=st.sampled_from([{}, {"scale": 0.3}, {"mask_filter_value": -3.0}]))  # fmt: skip
 def test_multi_head_attention(bench, sides, past, seed, apart, bias, mask, added, causal, more):
   rng = np.random.default_rng(seed)
@@ -109,7 +128,7 @@ def test_multi_head_attention(bench, sides, past, seed, apart, bias, mask, added
   arrays = [
     q, k, v,
     normal(rng, heads * 3 * size) if bias else None,
-    rng.integers(0, 2, (batch, total), np.int32) if mask else None,
+    drawn_integers(rng, mask, batch, queries, total),
     normal(rng, batch, heads, queries, total) if added else None,
     *(normal(rng, batch, heads, past, size) for _ in range(2) if past),
   ]  # fmt: skip
@@ -125,7 +144,7 @@ def test_multi_head_attention(bench, sides, past, seed, apart, bias, mask, added
 
 
 @few
-@given(sides=SIDES, past=st.integers(0, 3), seed=SEEDS, mask=st.booleans(),
+@given(sides=SIDES, past=st.integers(0, 3), seed=SEEDS, mask=st.sampled_from(MASKS),
        added=st.booleans(), causal=st.booleans(), uneven=st.booleans(),
        more=st.sampled_from([{}, {"scale": 0.3}, {"mask_filter_value": -3.0}]))  # fmt: skip
 def test_fused_attention(bench, sides, past, seed, mask, added, causal, uneven, more):
@@ -138,7 +157,7 @@ def test_fused_attention(bench, sides, past, seed, mask, added, causal, uneven, 
   arrays = [
     normal(rng, batch, queries, deep) / 4, normal(rng, deep, sum(sizes)),
     normal(rng, sum(sizes)),
-    rng.integers(0, 2, (batch, total), np.int32) if mask else None,
+    drawn_integers(rng, mask, batch, queries, total),
     normal(rng, 2, batch, heads, past, size) if past else None,
     normal(rng, batch, heads, queries, total) if added and not past else None,
   ]  # fmt: skip
@@ -157,15 +176,39 @@ def lowered(bench, model, feeds):
   agrees(bench, model, feeds, 3e-3)  # fp32 has steps of 1e-3 at scores of -10000
 
 
+@few
+@given(sides=SIDES, seed=SEEDS, both=st.booleans(), bias=st.booleans(), mask=st.sampled_from(MASKS[:4]))
+def test_heads_beside_each_other(bench, sides, seed, both, bias, mask):
+  """As ONNX Runtime has them apart: its CPU kernels have no such form."""
+  rng = np.random.default_rng(seed)
+  batch, heads, _, queries, keys, size, _ = sides
+  keys = queries if both else keys
+  q, k, v = (normal(rng, batch, n, heads, size) for n in (queries, keys, keys))
+  more = [normal(rng, 3 * heads * size) if bias else None, drawn_integers(rng, mask, batch, queries, keys)]
+  apart = [x.reshape(batch, -1, heads * size) for x in (q, k, v)]
+  packed = [np.stack([q, k, v], 3), None, None] if both else [apart[0], np.stack([k, v], 3), None]
+  model, feeds = bench.one("MultiHeadAttention", packed + more, domain=MS, num_heads=heads)
+  plain, fed = bench.one("MultiHeadAttention", apart + more, domain=MS, num_heads=heads)
+  program = bench.program(model)
+  assert program.tensors["y0"].shape == (batch, queries, heads * size)
+  got = bench.evaluate(program, feeds | implied_of(program))["y0"]
+  np.testing.assert_allclose(got, bench.run(plain, fed)["y0"], rtol=3e-3, atol=3e-3)
+
+
+def implied_of(program):
+  found = {name: implied(name) for name in program.weights}
+  return {name: onnx.numpy_helper.to_array(t) for name, t in found.items() if t is not None}
+
+
 Q, K = np.ones((1, 2, 3, 4), np.float32), np.ones((1, 2, 5, 4), np.float32)
 ROWS, CACHE = np.ones((1, 3, 8), np.float32), np.ones((1, 2, 2, 4), np.float32)
-LENGTHS = np.array([2], np.int32)
+LENGTHS, PAIRS = np.array([2], np.int32), np.ones((1, 3, 2, 2, 4), np.float32)
 
 
 @pytest.mark.parametrize(
   ("op", "domain", "arrays", "more", "reason"),
   [
-    ("Attention", "", [Q, K, K, None, None, None, np.array([4])], {"is_causal": 1}, "nonpad_kv_"),
+    ("Attention", "", [Q, K, K, None, K, K, np.array([4])], {}, "nonpad_kv_seqlen beside a past"),
     ("Attention", "", [Q, K, K, None, None, None, np.array([4, 2])], {}, "lengths of 2"),
     ("Attention", "", [Q, K, K, np.ones((3, 4), bool)], {}, "the mask has 4 of 5 keys"),
     ("Attention", "", [Q, K[:, :1], K], {}, "2 heads of queries, 1 and 2 of keys"),
@@ -173,9 +216,11 @@ LENGTHS = np.array([2], np.int32)
     ("Attention", "", [ROWS] * 3, {"q_num_heads": 3, "kv_num_heads": 2}, "3 heads of 8"),
     ("Attention", "", [Q.repeat(2**10, 2)] * 3, {"is_causal": 1}, "a causal mask of 3072 x"),
     ("Attention", "", [Q, K, K], {"qk_matmul_output_mode": 7}, "its attributes or shapes do"),
-    ("MultiHeadAttention", MS, [np.ones((1, 3, 2, 3, 4), "f")], {}, "queries, keys and values"),
+    ("MultiHeadAttention", MS, [ROWS, ROWS], {}, "of queries, keys and values there is 1x3x8"),
+    ("MultiHeadAttention", MS, [np.ones((1, 3, 2, 2, 4), "f")], {}, "of queries, keys and values there"),
+    ("MultiHeadAttention", MS, [ROWS, PAIRS] + [None] * 4 + [CACHE] * 2, {}, "a past be"),
     ("MultiHeadAttention", MS, [ROWS, K, K, np.ones(24, "f")], {}, "a bias beside heads"),
-    ("MultiHeadAttention", MS, [ROWS] * 3 + [None, LENGTHS], {}, "a mask i32 of 1, not"),
+    ("MultiHeadAttention", MS, [ROWS] * 3 + [None, LENGTHS.repeat(5)], {}, "a mask i32 of 5, not"),
     ("MultiHeadAttention", MS, [ROWS] * 3 + [None] * 3 + [CACHE] * 2 + [LENGTHS], {}, "past_"),
     ("Attention", MS, [ROWS, np.ones((8, 24), "f")], {}, "ONNX Runtime takes none without"),
     ("Attention", MS, [ROWS, np.ones((8, 24), "f"), np.ones(24, "f")], {"do_rotary": 1}, "do_"),
