@@ -7,6 +7,7 @@ import difflib
 import fcntl
 import os
 import re
+import signal
 import sys
 import zlib
 from contextlib import contextmanager
@@ -78,6 +79,14 @@ def kept_searches(tmp_path_factory):
 def rng(request):
   """A generator with a seed of its own for every test, the same in every run."""
   return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def hears_interrupts():
+  """A SIGINT interrupts, here and in processes started by the test: a shell's background has it ignored."""
+  present = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, present)
 
 
 @pytest.fixture
