@@ -11,6 +11,8 @@ OPS := build/ops/libmirage_onnx_ops.so
 OPS_SOURCES := $(wildcard cpp/ort_custom_ops/*)
 MODELS := $(addprefix models/,$(addsuffix .onnx,bert llama_decode lora rmsnorm_linear))
 JOBS ?= 2
+# Tests of a file share what they make; the longest files come first (tests/support/longest_files.py).
+DEALT := --dist loadfile --no-loadscope-reorder
 
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -47,10 +49,10 @@ demo: build
 	$(BIN)/python scripts/demo.py
 
 test: build
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -n $(JOBS) $(DEALT) -m "not slow and not gpu"
 
 test-all: build
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not gpu"
+	$(BIN)/python -m pytest -q -n $(JOBS) $(DEALT) --durations 40 -m "not gpu"
 
 lint: $(DEPS)
 	$(BIN)/ruff check .

@@ -39,9 +39,9 @@ def first_frame(*args: Any) -> Iterator[Form]:
   yield next(iter(_FRAMES(*args)))
 
 
-def first_split(assignment: Assignment, forms: Mapping[int, Form], split: Warps) -> int:
+def first_split(assignment: Assignment, forms: Mapping[int, Form]) -> Callable[[Warps], int]:
   """Any split in which no warps do the same costs nothing; the first is taken."""
-  return split.spare - 1
+  return lambda split: split.spare - 1
 
 
 def barriers_everywhere(lowering: Lowered, graph: do.ThreadSteps, room: int) -> do.ThreadSteps:
@@ -121,7 +121,7 @@ def _layouts() -> Iterator[None]:
 #: What is switched off -> the context in which it is.
 NAIVE = {
   "layouts: the first that fit": _layouts,
-  "warps: the first split": _set(share, "split_cost", first_split),
+  "warps: the first split": _set(share, "split_costs", first_split),
   "ways: only the best is tried": _set(kernel, "_MOST_WAYS", 1),
   "shared rows: not padded": _set(SharedTile, "pitch", property(_unpadded)),
   "wide loads: kept in registers": _set(lower, "MOST_COPIED", 0),

@@ -7,6 +7,7 @@ import difflib
 import fcntl
 import os
 import re
+import signal
 import sys
 import zlib
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from golden_texts import GOLDEN, read_texts, write_text
 from hypothesis import settings
+from longest_files import seconds
 
 from mirage_onnx.collect_env import gpus
 
@@ -41,6 +43,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
+  if "PYTEST_XDIST_WORKER" in os.environ:  # files are dealt out in this order
+    items.sort(key=lambda item: -seconds(item.path))
   marked = [item for item in items if item.get_closest_marker("gpu")]
   if not marked:
     return
@@ -57,15 +61,15 @@ def pytest_collection_modifyitems(items):
 def kept_searches(tmp_path_factory):
   """A context in which searches are made once for all files that take what they find as given.
 
-  One process at a time is in it: a second one would search for the same meanwhile.
+  ``of``: what is searched. One process at a time is in it: a second one would search for the same meanwhile.
   """
   shared = tmp_path_factory.getbasetemp()
   if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder of its own in that of the run
     shared = shared.parent
 
   @contextmanager
-  def kept():
-    with (shared / "kept-searches.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+  def kept(of):
+    with (shared / f"kept-searches-{of}.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
       fcntl.flock(lock, fcntl.LOCK_EX)
       patch.setenv("MIRAGE_ONNX_CACHE", "on")
       patch.setenv("MIRAGE_CACHE_DIR", str(shared / "kept-searches"))
@@ -78,6 +82,14 @@ def kept_searches(tmp_path_factory):
 def rng(request):
   """A generator with a seed of its own for every test, the same in every run."""
   return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def hears_interrupts():
+  """A SIGINT interrupts, here and in processes started by the test: a shell's background has it ignored."""
+  present = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, present)
 
 
 @pytest.fixture

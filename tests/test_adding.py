@@ -155,7 +155,8 @@ def test_a_gpu_is_a_row_and_its_test(tree):
   changed, new = follow(tree, "A GPU")
   assert changed == {"mirage_onnx/targets/rows.py"}
   assert new == {"tests/targets/test_half.py"}
-  assert passes(tree, "tests/targets") >= 5
+  assert passes(tree, "-k", "half", "tests/targets") >= 5
+  assert passes(tree, "-m", "not slow", "-k", "not half", "tests/targets") > 50
 
 
 @pytest.mark.slow

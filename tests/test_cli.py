@@ -300,8 +300,11 @@ def test_public_names():
 SLEEPER = """
 import sys, time, types
 api = types.ModuleType("mirage_onnx.api")
-def optimize(*a, **k):
+def optimize(*a, stop, **k):
     print("ready", file=sys.stderr, flush=True)
+    while not stop():
+        time.sleep(0.01)
+    print("asked", file=sys.stderr, flush=True)
     time.sleep(60)
 api.optimize = optimize
 sys.modules["mirage_onnx.api"] = api
@@ -310,12 +313,12 @@ sys.exit(main(["optimize", "in.onnx", "--dry-run"]))
 """
 
 
+@pytest.mark.usefixtures("hears_interrupts")
 def test_ctrl_c_in_a_real_process():
   process = subprocess.Popen([sys.executable, "-c", SLEEPER], cwd=ROOT, stderr=subprocess.PIPE, text=True)
   assert process.stderr.readline() == "ready\n"
-  time.sleep(0.1)
   process.send_signal(signal.SIGINT)  # asks to stop and keep the best, which this one cannot
-  time.sleep(0.5)
+  assert process.stderr.readline() == "asked\n"
   assert process.poll() is None
   process.send_signal(signal.SIGINT)
   assert process.stderr.read() == "interrupted\n"

@@ -11,6 +11,8 @@ import pytest
 
 from mirage_onnx.interrupt import Interrupt
 
+pytestmark = pytest.mark.usefixtures("hears_interrupts")
+
 POLLING = """
 import signal, time
 from mirage_onnx.interrupt import Interrupt

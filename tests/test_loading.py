@@ -34,7 +34,7 @@ MODELS = (
 @pytest.fixture(scope="module", params=MODELS)
 def case(request, kept_searches):
   path = ROOT / "models" / f"{request.param}.onnx"
-  with kept_searches():
+  with kept_searches(request.param):
     return path, pipeline.run(load_model(path), Options(H200))
 
 

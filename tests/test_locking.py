@@ -20,7 +20,7 @@ def written(tmp_path_factory, kept_searches):
   """A folder with a model, what a run has made of it, and its lock."""
   folder = tmp_path_factory.mktemp("locked")
   (folder / "in.onnx").write_bytes(MODEL.read_bytes())
-  with kept_searches():
+  with kept_searches("lock"):
     api.optimize(folder / "in.onnx", folder / "out.onnx", target="h200", lock=folder / "out.onnx.lock")
   return folder
 
@@ -87,7 +87,7 @@ def test_the_lock_says_what_it_is_of(folder):
 
 
 def test_two_runs_write_the_same_lock(folder, kept_searches):
-  with kept_searches():
+  with kept_searches("lock"):
     api.optimize(folder / "in.onnx", folder / "out.onnx", target="h200", lock=folder / "second.lock")
   assert (folder / "second.lock").read_bytes() == (folder / "out.onnx.lock").read_bytes()
 
@@ -327,7 +327,7 @@ def test_a_worse_lock_makes_way(folder, kept_searches):
   cut_short(folder)
   first = json.loads((folder / "out.onnx.lock").read_text())
   assert first["nodes"] == [] and first["after_us"] == first["before_us"]
-  with kept_searches():
+  with kept_searches("lock"):
     api.optimize(folder / "in.onnx", folder / "out.onnx", target="h200", lock=folder / "out.onnx.lock")
   best = (folder / "out.onnx").read_bytes()
   assert json.loads((folder / "out.onnx.lock").read_text())["nodes"]

@@ -126,7 +126,7 @@ def test_a_committed_model():
 @pytest.mark.parametrize("name", ["llama_decode", "lora", "bert"])
 def test_exported_models(name, kept_searches):
   path = MODELS / f"{name}.onnx"
-  with kept_searches():
+  with kept_searches(name):
     result = optimize(path, workers=2)
   check(onnx.load(path), result)
   assert len(replaced(result)) >= 3

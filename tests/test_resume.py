@@ -15,7 +15,7 @@ import pytest
 from mirage_onnx.cores import available_cores
 from mirage_onnx.errors import Exit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hears_interrupts")]
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "bert.onnx"
@@ -80,7 +80,7 @@ def searching(output):
 
 def goes_on(output):
   """Run the same command again, shortly; how many steps it took from the journal."""
-  done = subprocess.run(command(output, 3), cwd=ROOT, capture_output=True, text=True, check=True)
+  done = subprocess.run(command(output, 6), cwd=ROOT, capture_output=True, text=True, check=True)
   found = re.search(r"goes on from (\d+) finished steps in ", done.stderr)
   assert found, done.stderr
   return int(found[1])

@@ -27,7 +27,7 @@ BOTH = "h200,a100-80gb"
 def written(tmp_path_factory, kept_searches):
   folder = tmp_path_factory.mktemp("several")
   (folder / "in.onnx").write_bytes(MODEL.read_bytes())
-  with kept_searches():
+  with kept_searches("several"):
     result = optimized(folder, target="H200, a100")
   return folder, result
 
@@ -119,7 +119,7 @@ def test_a_lock_whose_other_target_was_changed(folder):
 
 def test_the_same_command_again_gives_the_same_bytes(folder, kept_searches):
   before = (folder / "out.onnx").read_bytes()
-  with kept_searches():
+  with kept_searches("several"):
     optimized(folder, target=BOTH)
   assert (folder / "out.onnx").read_bytes() == before
 
@@ -128,7 +128,7 @@ def test_what_one_target_sees_is_what_it_alone_would_have(written, kept_searches
   """The kernels of each are those of a file for it."""
   model = onnx.load(written[0] / "out.onnx")
   for name, suffix in (("h200", "sm90a"), ("a100", "sm80")):
-    with kept_searches():
+    with kept_searches("several"):
       alone = api.optimize(MODEL, target=name).model
     digests = [
       {a.s for n in m.graph.node for a in n.attribute if a.name == "digest"}
@@ -190,7 +190,7 @@ def test_the_page_is_of_the_first_target(written):
 
 def test_on_the_command_line(folder, capsys, kept_searches):
   out = folder / "cli.onnx"
-  with kept_searches():
+  with kept_searches("several"):
     assert main(["optimize", str(folder / "in.onnx"), "-o", str(out), "--target", BOTH]) == 0
   assert "a100-80gb 1 in 1 places" in capsys.readouterr().err
   assert main(["inspect", str(folder / "in.onnx"), "--target", BOTH]) != 0
@@ -200,7 +200,7 @@ def test_on_the_command_line(folder, capsys, kept_searches):
 def test_two_gpus_of_one_architecture(tmp_path, kept_searches):
   """The second is named by its own domain; a lock writes both again, and each is verified."""
   (tmp_path / "in.onnx").write_bytes(MODEL.read_bytes())
-  with kept_searches():
+  with kept_searches("several"):
     report = optimized(tmp_path, target="h200,gh200").report
   before = (tmp_path / "out.onnx").read_bytes()
   assert [(t["name"], t["custom_nodes"]) for t in report["targets"]] == [("h200", 1), ("gh200", 1)]

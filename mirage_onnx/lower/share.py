@@ -6,13 +6,14 @@ different warps cost, which meet through shared memory: a little behind the loop
 All ways to write the number of warps as a product over sides are tried.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.ugraph import KTensor, Phase
 from mirage_onnx.lower.assign import Assignment, partial_folds, vector_frames
 from mirage_onnx.lower.forms import MMA, Form, Side, Warps
+from mirage_onnx.lower.pieces import Piece
 
 #: Lane operations that a meeting of warps costs, that one value through shared memory costs, and
 #: that a load costs whose neighbours in memory are not in neighbouring lanes.
@@ -20,16 +21,11 @@ _MEET, _SHARED, _SCATTERED = 60, 400, 40
 _MMA_STEP = 4
 
 
-def splits(assignment: Assignment, forms: Mapping[int, Form], warps: int) -> list[Warps]:
-  """All splits, best first; the first in canonical order of those that cost the same."""
+def splits(assignment: Assignment, forms: Mapping[int, Form], warps: int) -> list[tuple[int, Warps]]:
+  """All splits and what they cost, best first; the first in canonical order of those that cost the same."""
+  cost = split_costs(assignment, forms)
   found = [Warps(digits, warps, assignment.even) for digits in _digits(_sides(assignment, forms), warps)]
-  return sorted(found, key=lambda split: split_cost(assignment, forms, split))
-
-
-def share_out(assignment: Assignment, forms: Mapping[int, Form], warps: int) -> tuple[int, Warps]:
-  """The cost of the best split, and the split."""
-  best = splits(assignment, forms, warps)[0]
-  return split_cost(assignment, forms, best), best
+  return sorted(((cost(split), split) for split in found), key=lambda each: each[0])
 
 
 #: A way to lay a kernel out: its cost, its frames, forms and split of the warps.
@@ -41,8 +37,7 @@ def ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTensor]) -> 
   if not assignment.products:
     return _vector_ways(assignment, warps, tensors)
   forms = assignment.forms()
-  found = splits(assignment, forms, warps)
-  return [(split_cost(assignment, forms, s), assignment, forms, s) for s in found]
+  return [(cost, assignment, forms, split) for cost, split in splits(assignment, forms, warps)]
 
 
 def _vector_ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTensor]) -> list[Way]:
@@ -52,7 +47,7 @@ def _vector_ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTens
   for frame in vector_frames(kernel, pieces, needed):
     framed = replace(assignment, frames=(frame,))
     forms = {i: frame.of(assignment.own(i).values()) for i in assignment.values()}
-    cost, split = share_out(framed, forms, warps)
+    cost, split = splits(framed, forms, warps)[0]
     cost += _SHARED * partial_folds(kernel, pieces, forms, frame, needed)
     cost += _SCATTERED * _scattered(assignment, frame, tensors)
     found.append((cost, framed, forms, split))
@@ -88,33 +83,67 @@ def _digits(sides: Sequence[Side], warps: int) -> Iterator[tuple[tuple[Side, int
       yield (*(((sides[0], count),) if count > 1 else ()), *rest)
 
 
-def split_cost(assignment: Assignment, forms: Mapping[int, Form], split: Warps) -> int:
-  """The objective."""
-  kernel = assignment.kernel
-  times = min(assignment.pieces.most_steps, 64)
-  total = 0
-  users: list[list[str]] = [[] for _ in kernel.ops]
-  for i, op in enumerate(kernel.ops):
-    for a in op.args:
-      if i in assignment.needed:
-        users[a].append(op.op)
-  for i, form in forms.items():
-    op = kernel.ops[i]
-    often = times if op.phase is Phase.LOOP else 1
-    work, meets = split.registers(form), False
-    if i in assignment.products:
-      p = assignment.products[i]
-      depth = split.tiles((p.depth,), 8)
-      work *= _MMA_STEP * depth if form.lanes == MMA else 1
-      meets = split.count((p.depth,)) > 1
-    elif op.op in REDUCTIONS:
-      gone = {assignment.own(op.args[0])[a] for a in op.reduced}
-      meets = any(set(s) & gone for s, count in split.digits if count > 1)
-      own = assignment.own(op.args[0]).values()
-      have = [forms[op.args[0]]] if op.args[0] in forms else assignment.frames
-      work = min(split.registers(f.of(own)) for f in have)
-    if meets:
-      waits = users[i] and all(u in ACCUMULATORS for u in users[i])
-      total += _MEET + (2 * split.registers(form) if waits else _MEET * often)
-    total += often * work
-  return total
+@dataclass(frozen=True, slots=True)
+class _Work:
+  """What of a value's cost does not depend on the split.
+
+  ``forms``: numbers of the forms of which the one with fewest registers counts; ``often``: how often it is
+  computed; ``depth``: of a contraction, ``steps``: whether it is one of tensor cores. ``gone``: pieces that
+  a reduction sums over; ``waits``: its parts in other warps meet behind the loop.
+  """
+
+  own: int
+  forms: tuple[int, ...]
+  often: int
+  depth: Side
+  steps: bool
+  gone: frozenset[Piece]
+  waits: bool
+
+
+def split_costs(assignment: Assignment, forms: Mapping[int, Form]) -> Callable[[Warps], int]:
+  """The objective, of any split."""
+  known: dict[Form, int] = {}
+  readers: dict[int, list[str]] = {i: [] for i in forms}
+  for i, op in enumerate(assignment.kernel.ops):
+    for a in op.args if i in assignment.needed else ():
+      readers.setdefault(a, []).append(op.op)
+  works = [_work(assignment, forms, i, readers[i], known) for i in forms]
+  distinct = list(known)
+
+  def cost(split: Warps) -> int:
+    registers = [split.registers(f) for f in distinct]
+    total = 0
+    for w in works:
+      work = min(registers[n] for n in w.forms)
+      if w.depth:
+        work *= _MMA_STEP * split.tiles(w.depth, 8) if w.steps else 1
+        meets = split.count(w.depth) > 1
+      else:
+        meets = any(not w.gone.isdisjoint(side) for side, count in split.digits if count > 1)
+      if meets:
+        total += _MEET + (2 * registers[w.own] if w.waits else _MEET * w.often)
+      total += w.often * work
+    return total
+
+  return cost
+
+
+def _work(
+  assignment: Assignment, forms: Mapping[int, Form], i: int, readers: Sequence[str], known: dict[Form, int]
+) -> _Work:
+  """Of value ``i``, whose ``readers`` are these operations; ``known`` numbers forms."""
+  op, form = assignment.kernel.ops[i], forms[i]
+  depth: Side = ()
+  gone, counted = frozenset[Piece](), [form]
+  if i in assignment.products:
+    depth = (assignment.products[i].depth,)
+  elif op.op in REDUCTIONS:
+    reads = assignment.own(op.args[0])
+    gone = frozenset(reads[a] for a in op.reduced)
+    have = [forms[op.args[0]]] if op.args[0] in forms else assignment.frames
+    counted = [f.of(reads.values()) for f in have]
+  own, *numbers = (known.setdefault(f, len(known)) for f in (form, *counted))
+  often = min(assignment.pieces.most_steps, 64) if op.phase is Phase.LOOP else 1
+  waits = bool(readers) and all(r in ACCUMULATORS for r in readers)
+  return _Work(own, tuple(numbers), often, depth, form.lanes == MMA, gone, waits)

@@ -2,10 +2,9 @@
 
 import pytest
 from golden_graphs import NAMES, golden_graph
-from golden_runs import complaint, drawn
+from golden_runs import complaint, drawn, has_registers
 
 from mirage_onnx.codegen import compile_cubin
-from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import H200
 from mirage_onnx.targets import ARCHITECTURES, get_target
 
@@ -38,10 +37,9 @@ def test_right_with_the_features_of_others(name, arch):
 )
 def test_compiles_for_every_architecture(name, arch):
   target = get_target(f"{arch}x64")
-  for source in drawn(name, golden_graph(name), target)[2]:
+  _, _, sources = drawn(name, golden_graph(name), target, has_registers)
+  assert sources
+  for source in sources:
     assert source.smem_bytes <= target.smem_bytes and source.pdl <= target.has_pdl
     assert source.cluster <= target.max_cluster and source.block <= 1024
-    try:
-      compile_cubin(source.text, target, name=source.name)
-    except RejectionError as refused:  # random numbers are not the solver's
-      assert refused.rejection.code == "SPILLS", refused
+    assert compile_cubin(source.text, target, name=source.name).image

@@ -8,7 +8,7 @@ from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
 from mirage_onnx.lower.assign import Assignment, vector_frames
 from mirage_onnx.lower.forms import Warps
-from mirage_onnx.lower.share import share_out, split_cost
+from mirage_onnx.lower.share import split_costs, splits
 from mirage_onnx.lower.thread_graph import needed_values
 
 KERNELS = {
@@ -25,8 +25,10 @@ def test_no_split_is_cheaper(name, warps):
   kernel = c.graph.kernels[0]
   assignment = Assignment.of(kernel, c.plan().pieces, needed_values(kernel))
   forms = assignment.forms()
-  cost, split = share_out(assignment, forms, warps)
-  assert cost == split_cost(assignment, forms, split)
+  (cost, split), *others = splits(assignment, forms, warps)
+  assert all(cost <= c for c, _ in others)
+  cost_of = split_costs(assignment, forms)
+  assert cost == cost_of(split)
   sides = {s for p in assignment.products.values() for s in (p.c.g, p.c.t, (p.depth,)) if s}
   sides |= {s for f in forms.values() for s in (f.g, f.t) if s}
   every = [
@@ -36,7 +38,7 @@ def test_no_split_is_cheaper(name, warps):
     if warps % prod(counts) == 0
   ]  # fmt: skip
   assert len(every) > 1 or warps == 1
-  assert cost == min(split_cost(assignment, forms, s) for s in every)
+  assert cost == min(map(cost_of, every))
 
 
 def test_warps_take_rows_rather_than_parts_of_a_sum():
@@ -59,5 +61,5 @@ def test_iterations_count():
   costs = []
   for depth in (64, 128):
     plan = case(product(), 16, 16, loop_tile=16, warps=1, a0=16, a1=depth, a2=16).plan()
-    costs.append(split_cost(plan.lowering.assignment, plan.forms, plan.warps))
+    costs.append(split_costs(plan.lowering.assignment, plan.forms)(plan.warps))
   assert 1.5 < costs[1] / costs[0] < 2

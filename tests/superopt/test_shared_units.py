@@ -231,7 +231,7 @@ searched("qknorm_rms_attention", workers=3)
 
 
 @pytest.fixture
-def running():
+def running(hears_interrupts):
   """A process in the middle of a search, and its workers."""
   folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
   process = subprocess.Popen(

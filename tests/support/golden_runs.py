@@ -7,15 +7,19 @@ from golden_graphs import golden_graph
 from random_kernel_run import boxed
 
 from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.cost.counts import counts_of
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, round_to, ugraph_extents
+from mirage_onnx.lower.choice import lowered
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import NamedArray
 
 #: Of the largest element: the last bit of a 16-bit result.
 TOLERANCE = 2e-3
+#: Elements that a thread holds at once, and lane operations of its own, for which ptxas has registers enough.
+MOST_HELD, MOST_LANES = 160, 1000
 EXTENTS = (1, 2, 3, 5, 8, 16, 17, 24, 33)
 
 
@@ -29,7 +33,14 @@ def numbers(rng, kernel, *, clusters=True):
   )
 
 
-def drawn(name, graph, target):
+def has_registers(graph, kernel, params, extents, target):
+  """Whether it is compiled without spills, and soon: random tiles may unroll into 200 KB of code."""
+  counts = counts_of(lowered(graph, kernel, params, extents, target))
+  return counts.held <= MOST_HELD and counts.lanes <= MOST_LANES * 32 * counts.warps
+
+
+def drawn(name, graph, target, accepts=lambda *kernel: True):
+  """Extents, numbers and sources: the first that can be emitted, with numbers that ``accepts`` takes."""
   axes = sorted({a.partition("/")[0] for t in graph.tensors for a in t.axes})
   for seed in range(40):
     rng = random.Random(f"{name}{seed}")
@@ -37,7 +48,10 @@ def drawn(name, graph, target):
     params = tuple(numbers(rng, k, clusters=target.has_clusters) for k in graph.kernels)
     every = ugraph_extents(graph, params, extents)
     try:
-      sources = [emit_kernel(graph, k, p, every, target) for k, p in zip(graph.kernels, params, strict=True)]
+      kernels = tuple(zip(graph.kernels, params, strict=True))
+      sources = [emit_kernel(graph, k, p, every, target) for k, p in kernels]
+      if not all(accepts(graph, k, p, every, target) for k, p in kernels):
+        continue
     except RejectionError as refused:
       # Random tiles are not the solver's: some are too large for registers.
       assert refused.rejection.code in ("LAYOUT", "SMEM"), refused

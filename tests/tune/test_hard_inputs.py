@@ -129,7 +129,7 @@ def test_masked_rows(net):
 @pytest.mark.parametrize("name", ["llama_decode", "lora", "bert"])
 def test_right_kernels_pass(name, kept_searches):
   loaded = load_model(MODELS / f"{name}.onnx")
-  with kept_searches():
+  with kept_searches(name):
     chosen = chosen_of(loaded)
   check_right(loaded, chosen)
 

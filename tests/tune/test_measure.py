@@ -38,7 +38,7 @@ def small():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama_decode", "lora", "bert", "rmsnorm_linear"])
 def test_chosen_kernels_agree_with_the_oracle(name, kept_searches):
-  with kept_searches():
+  with kept_searches(name):
     loaded, run = run_of(name)
   assert run.chosen
   for outcome in {o.region.key: o for _, o in run.chosen}.values():

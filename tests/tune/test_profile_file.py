@@ -176,7 +176,7 @@ def test_a_lock_takes_none(file):
 
 def test_predictions_are_made_with_it(present, file, kept_searches):
   """At half the bandwidth kernels are predicted to take longer."""
-  with kept_searches():
+  with kept_searches("profile"):
     quick = api.optimize(MODEL, target="rtx4090", margin=0.0).report
     changed(file, rates=replace_rates(stream_tbps=0.5))
     slow = api.optimize(MODEL, profile=file).report
