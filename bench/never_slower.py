@@ -50,7 +50,8 @@ def optimize_one(seed, o, racer):
   import onnx
 
   import mirage_onnx
-  from mirage_onnx.custom_op.race import Arm, Failed, Race
+  from mirage_onnx.custom_op.arm_session import Arm
+  from mirage_onnx.custom_op.race import Failed, Race
   from mirage_onnx.events import StageEnded
 
   folder = o.work / str(seed)

@@ -23,11 +23,10 @@ from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
-from mirage_onnx.importer.steps_apart import is_apart, prompt_of
 from mirage_onnx.locking import better_of, check_same, earlier_of, lock_of, replayed_lock
 from mirage_onnx.model_tuning import tune
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.racing import EarlierStaysError
+from mirage_onnx.racing import EarlierStaysError, gate_of
 from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import (
   dimensions_report,
@@ -54,7 +53,6 @@ from mirage_onnx.tune.rating import Rating
 from mirage_onnx.writing import Destination, write
 
 if TYPE_CHECKING:
-  from mirage_onnx.racing import Gate
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
 
 __all__ = [
@@ -209,7 +207,7 @@ def optimize(
       end, slack = start + options.budget_s, SLACK * options.budget_s
       place = Destination(target_path, loaded.path, weights, end, sha256, slack)
       gate = notes.gate = (
-        _gate(run, loaded, place.end, start) if measure and model_check and recorded is None else None
+        gate_of(run, loaded, place.end, start) if measure and model_check and recorded is None else None
       )
       earlier = lock_path and gate and earlier_of(run, lock_path, loaded, options, external, target_path)
       how: dict[str, Any] = {"check": check, "noted": notes.noted, "timed": notes.timed}
@@ -226,7 +224,7 @@ def optimize(
           notes.record, notes.measured, notes.gate = earlier.record, earlier.measured, None
           run, checked = write(run, loaded, options, replace(place, sha256=earlier.output), gate=None, **how)
         else:
-          gate = notes.gate = _gate(run, loaded, place.end, start)
+          gate = notes.gate = gate_of(run, loaded, place.end, start)
           run, checked = write(run, loaded, options, place, gate=gate, **how)
       if lock_path is not None and recorded is None:
         made = lock_of(
@@ -262,17 +260,6 @@ def optimize(
     "dimensions": dimensions_report(run, options.shapes),
   }
   return Result(run.model, report)
-
-
-def _gate(run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | None:
-  """What times whole models; None where the original is in no file that onnxruntime could read."""
-  if loaded.path is None or not run.chosen:
-    return None
-  from mirage_onnx.racing import Gate
-  from mirage_onnx.rewrite.kept_races import KeptRacer
-
-  prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
-  return Gate(str(loaded.path), run.points, end, timer=KeptRacer.of_user(), began=began, prompt=prompt)
 
 
 def present_target() -> Target | None:

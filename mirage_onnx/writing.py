@@ -169,6 +169,9 @@ def _write(
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
+    # First of all: of two choices only the better one is checked.
+    if gate and made.rival and len(made.chosen) == len(run.chosen) and rival_is_better(new):
+      raise _RivalError
     if kept:
       now = time.monotonic()
       found = kept.passed(new)
@@ -178,8 +181,6 @@ def _write(
       last = found.said
       if found.problem:
         return Rejection("CHECK_FAILED", found.problem)
-    if gate and made.rival and len(made.chosen) == len(run.chosen) and rival_is_better(new):
-      raise _RivalError
     if gate and (keys := gate.drops(new, made)):
       raise _DroppedError(keys)
     notes[1](new)
