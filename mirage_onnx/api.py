@@ -39,6 +39,7 @@ from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.run_record import kept_record
 from mirage_onnx.report.schema import SCHEMA, check_report
 from mirage_onnx.report.summary import summary
+from mirage_onnx.rewrite.check_process import CheckProcess
 from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.search_workers import check_workers
@@ -50,7 +51,7 @@ from mirage_onnx.tune.declared_sizes import checked_sizes
 from mirage_onnx.tune.lock import read_lock, write_lock
 from mirage_onnx.tune.other_gpu import least_margin
 from mirage_onnx.tune.rating import Rating
-from mirage_onnx.writing import Destination, write
+from mirage_onnx.writing import Destination, checks_ahead, write
 
 if TYPE_CHECKING:
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
@@ -156,7 +157,7 @@ def optimize(
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   if page is not None:
     check_page(Path(page), source, target_path)
-  with readable(model) as given:
+  with readable(model) as given, CheckProcess() as checks:
     one = {n: s[0] for n, s in (shapes or {}).items() if len(s) == 1}
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
@@ -189,6 +190,8 @@ def optimize(
     )  # fmt: skip
     if measure and recorded is None:
       _warn_of_others(emit or events.silent)
+    if target_path is not None and check and recorded is None:
+      emit = checks_ahead(loaded, checks, emit or events.silent)
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
       run, options = run_several(loaded, options, targets, emit or events.silent, locks)
@@ -205,7 +208,7 @@ def optimize(
       sha256 = recorded.output if recorded else ""
       notes.record, notes.measured = (recorded.record, recorded.measured) if recorded else ("", "")
       end, slack = start + options.budget_s, SLACK * options.budget_s
-      place = Destination(target_path, loaded.path, weights, end, sha256, slack)
+      place = Destination(target_path, loaded.path, weights, end, sha256, slack, checks)
       gate = notes.gate = (
         gate_of(run, loaded, place.end, start) if measure and model_check and recorded is None else None
       )
