@@ -3,8 +3,9 @@
     python3 bench/spans.py MODEL.onnx|NAME --out DIR [--target local] [--budget 300] [--workers N] [--fake]
 
 NAMEs are those of ``bench/whole.py``'s zip. DIR/spans.jsonl gets a line a span (``at``, ``to``: seconds
-from the start; ``thread``, ``what``, ``of``), DIR/spans.txt sums of each kind (``covered``: seconds in which
-one or more were under way), the stages, and how many cores were busy, every five seconds. A span costs some
+from the start; ``cpu``: of its thread, without spans inside; ``thread``, ``what``, ``of``), DIR/spans.txt
+sums of each kind (``covered``: seconds in which one or more were under way), the stages, the CPU seconds of
+this process and of its children, and how many cores were busy, every five seconds. A span costs some
 microseconds.
 ``--fake``: no GPU, times are made up (``tests/support/fake_gpu.py``): for what happens on the CPU.
 """
@@ -12,6 +13,7 @@ microseconds.
 import argparse
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -24,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 #: (module, name in it, what it is called): functions, and methods with a dot.
 WATCHED = (
-  ("tune.node_times", "kept_times", "node"),
+  ("tune.kept_bench", "kept_times", "kept times"),
   ("tune.node_times", "distinct_nodes", "distinct nodes"),
   ("tune.arriving", "Hands._work", "region"),
   ("tune.tuning", "measure_region", "measure"),
@@ -64,11 +66,11 @@ class Spans:
 
   def __init__(self, out):
     self.start, self.rows, self.file = time.monotonic(), [], out.open("w")
-    self.lock = threading.Lock()
+    self.lock, self.inside = threading.Lock(), threading.local()
 
-  def add(self, at, what, of="", thread=""):
+  def add(self, at, what, of="", thread="", cpu=0.0):
     row = {
-      "at": round(at - self.start, 3), "to": round(time.monotonic() - self.start, 3),
+      "at": round(at - self.start, 3), "to": round(time.monotonic() - self.start, 3), "cpu": round(cpu, 4),
       "thread": thread or threading.current_thread().name, "what": what, "of": str(of)[:80],
     }  # fmt: skip
     with self.lock:
@@ -78,11 +80,14 @@ class Spans:
 
   @contextmanager
   def span(self, what, of=""):
-    at = time.monotonic()
+    at, cpu = time.monotonic(), time.thread_time()
+    outer, self.inside.cpu = getattr(self.inside, "cpu", 0.0), 0.0
     try:
       yield
     finally:
-      self.add(at, what, of)
+      took = time.thread_time() - cpu
+      self.add(at, what, of, cpu=took - self.inside.cpu)
+      self.inside.cpu = outer + took
 
   def watch(self, module, name, what):
     """Every call of a function is a span."""
@@ -174,12 +179,14 @@ def summary(rows):
   for r in rows:
     if r["what"] == "stage":
       yield f"{r['at']:7.1f} to {r['to']:7.1f}  {r['of']}"
-  yield f"{'':24} {'count':>6} {'seconds':>8} {'covered':>8} {'longest':>8} {'from':>7} {'to':>7}"
+  columns = ("count", "cpu", "seconds", "covered", "longest")
+  yield f"{'':24} " + " ".join(f"{c:>8}" for c in columns) + f" {'from':>7} {'to':>7}"
   for what in sorted({r["what"] for r in rows} - {"stage"}):
     some = [r for r in rows if r["what"] == what]
     took = [r["to"] - r["at"] for r in some]
     yield (
-      f"{what:24} {len(some):6} {sum(took):8.1f} {covered(some):8.1f} {max(took):8.1f} "
+      f"{what:24} {len(some):8} {sum(r['cpu'] for r in some):8.1f} "
+      f"{sum(took):8.1f} {covered(some):8.1f} {max(took):8.1f} "
       f"{min(r['at'] for r in some):7.1f} {max(r['to'] for r in some):7.1f}"
     )
 
@@ -219,6 +226,11 @@ def main():
   clock.join()
   lines = [f"{o.model} {o.target}: {report['seconds']} s, measured {report['measured']}"]
   lines += summary(spans.rows)
+  own, children = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+  lines.append(
+    f"CPU seconds: {own.ru_utime + own.ru_stime:.1f} here, "
+    f"{children.ru_utime + children.ru_stime:.1f} in children that have ended"
+  )
   for r in report["regions"]:
     if r["status"] == "replaced":
       nodes = f"{len(r['ops'])} {r['ops'][0]} to {r['ops'][-1]}"

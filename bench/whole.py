@@ -69,6 +69,10 @@ def optimize(o):
   import mirage_onnx
   from mirage_onnx.events import StageEnded
 
+  if o.fake:
+    from spans import faked
+
+    faked()
   source, path = files_of(o)
   start, stages, details = time.monotonic(), {}, {}
 
@@ -156,6 +160,7 @@ class Driver:
       sys.executable, __file__, "--stage", name, "--models", model, "--targets", target,
       "--work", str(o.work), "--graphs", str(o.graphs), "--rounds", str(o.rounds),
       "--workers", str(workers), *(["--cpu"] if o.cpu else []),
+      *(["--fake"] if o.fake else []),
     ]  # fmt: skip
     left = min(seconds, self.end - time.monotonic())
     if left < 1:
@@ -245,9 +250,11 @@ def main():
   add("--work", type=Path, default=Path("/tmp/whole"))
   add("--make", action="store_true", help="only optimize, without a GPU; a later call measures")
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
+  add("--fake", action="store_true", help="the same with made-up times, for local (spans.py)")
   for name, kind in (("--stage", str), ("--workers", int)):
     add(name, type=kind, help=argparse.SUPPRESS)
   o = parser.parse_args()
+  o.cpu |= o.fake
   if o.stage:
     o.model, o.target = o.models[0], o.targets[0]
     print("RESULT", json.dumps(STAGES[o.stage](o)), flush=True)

@@ -23,11 +23,10 @@ from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
-from mirage_onnx.importer.steps_apart import is_apart, prompt_of
 from mirage_onnx.locking import better_of, check_same, earlier_of, lock_of, replayed_lock
 from mirage_onnx.model_tuning import tune
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.racing import EarlierStaysError
+from mirage_onnx.racing import EarlierStaysError, gate_of
 from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import (
   dimensions_report,
@@ -40,6 +39,7 @@ from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.report.run_record import kept_record
 from mirage_onnx.report.schema import SCHEMA, check_report
 from mirage_onnx.report.summary import summary
+from mirage_onnx.rewrite.check_process import CheckProcess
 from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.search_workers import check_workers
@@ -51,10 +51,9 @@ from mirage_onnx.tune.declared_sizes import checked_sizes
 from mirage_onnx.tune.lock import read_lock, write_lock
 from mirage_onnx.tune.other_gpu import least_margin
 from mirage_onnx.tune.rating import Rating
-from mirage_onnx.writing import Destination, write
+from mirage_onnx.writing import Destination, checks_ahead, write
 
 if TYPE_CHECKING:
-  from mirage_onnx.racing import Gate
   from mirage_onnx.report.inspection import ExplainReport, InspectReport
 
 __all__ = [
@@ -158,7 +157,7 @@ def optimize(
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   if page is not None:
     check_page(Path(page), source, target_path)
-  with readable(model) as given:
+  with readable(model) as given, CheckProcess() as checks:
     one = {n: s[0] for n, s in (shapes or {}).items() if len(s) == 1}
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
@@ -191,6 +190,8 @@ def optimize(
     )  # fmt: skip
     if measure and recorded is None:
       _warn_of_others(emit or events.silent)
+    if target_path is not None and check and recorded is None:
+      emit = checks_ahead(loaded, checks, emit or events.silent)
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
       run, options = run_several(loaded, options, targets, emit or events.silent, locks)
@@ -207,9 +208,9 @@ def optimize(
       sha256 = recorded.output if recorded else ""
       notes.record, notes.measured = (recorded.record, recorded.measured) if recorded else ("", "")
       end, slack = start + options.budget_s, SLACK * options.budget_s
-      place = Destination(target_path, loaded.path, weights, end, sha256, slack)
+      place = Destination(target_path, loaded.path, weights, end, sha256, slack, checks)
       gate = notes.gate = (
-        _gate(run, loaded, place.end, start) if measure and model_check and recorded is None else None
+        gate_of(run, loaded, place.end, start) if measure and model_check and recorded is None else None
       )
       earlier = lock_path and gate and earlier_of(run, lock_path, loaded, options, external, target_path)
       how: dict[str, Any] = {"check": check, "noted": notes.noted, "timed": notes.timed}
@@ -226,7 +227,7 @@ def optimize(
           notes.record, notes.measured, notes.gate = earlier.record, earlier.measured, None
           run, checked = write(run, loaded, options, replace(place, sha256=earlier.output), gate=None, **how)
         else:
-          gate = notes.gate = _gate(run, loaded, place.end, start)
+          gate = notes.gate = gate_of(run, loaded, place.end, start)
           run, checked = write(run, loaded, options, place, gate=gate, **how)
       if lock_path is not None and recorded is None:
         made = lock_of(
@@ -262,17 +263,6 @@ def optimize(
     "dimensions": dimensions_report(run, options.shapes),
   }
   return Result(run.model, report)
-
-
-def _gate(run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | None:
-  """What times whole models; None where the original is in no file that onnxruntime could read."""
-  if loaded.path is None or not run.chosen:
-    return None
-  from mirage_onnx.racing import Gate
-  from mirage_onnx.rewrite.kept_races import KeptRacer
-
-  prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
-  return Gate(str(loaded.path), run.points, end, timer=KeptRacer.of_user(), began=began, prompt=prompt)
 
 
 def present_target() -> Target | None:

@@ -162,9 +162,10 @@ def bench(
   Raises:
       MirageError: FILE_MISSING, OPTION_INVALID, SHAPES_DIFFER, SESSION_FAILED.
   """
+  from mirage_onnx.custom_op.arm_session import Arm
   from mirage_onnx.custom_op.choose_path import choose_path
   from mirage_onnx.custom_op.compare_inputs import combinations
-  from mirage_onnx.custom_op.race import Arm, Failed, Race, race
+  from mirage_onnx.custom_op.race import Failed, Race, race
   from mirage_onnx.report.bench_report import BenchNode, BenchReport
 
   dims = checked_sizes(shapes or {})

@@ -211,6 +211,7 @@ REJECTIONS: dict[str, str] = {
   # tune
   "NOT_PREDICTED": "its sizes or types were never measured on the target, so only measuring can choose it",
   "MODEL_SLOWER": "with it the whole model was not measured faster than it was",
+  "MODEL_UNTIMED": "the whole model could not be run beside the original to be timed",
   "MODEL_UNSURE": "the time ended before whole runs said with confidence that the model is faster with it",
   "NOT_FASTER": "no candidate is faster than ONNX Runtime by the required margin",
   "KERNEL_WRONG": "the compiled kernel differs from the float64 reference",

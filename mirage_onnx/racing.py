@@ -1,16 +1,22 @@
 """The promise kept on the whole model: what is about to be written against what it was made of.
 
 ``tune/gate.py`` decides, ``custom_op/race.py`` times; here is what both are asked, and what is said of it.
+What could not be timed is not written either: a race that fails is run once more, with one session open at a
+time, and after that every region goes, with the reason.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Racer, Times, sizes_text
+from mirage_onnx.custom_op.arm_session import Arm
+from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times, sizes_text
+from mirage_onnx.importer import LoadedModel
+from mirage_onnx.importer.steps_apart import is_apart, prompt_of
 from mirage_onnx.pipeline import Run
 from mirage_onnx.tune.gate import Gain, is_faster, to_drop
 from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, spent
@@ -33,6 +39,8 @@ DROP_ALPHA = 0.05
 SURE = 1.4
 
 
+#: What could not be timed: a session did not start, or the process ended.
+UNTIMED = "MODEL_UNTIMED"
 #: Steps behind a prompt that have to make up for what it takes longer with a branch for them.
 STEPS = 16
 
@@ -46,11 +54,12 @@ class Gate:
   """Asked about each file that is about to be written; remembers what it has seen.
 
   ``earlier``: what an earlier run has written, which must not become slower. ``points``: the declared
-  sizes. ``end``, ``began``: of ``time.monotonic``, of the run; ``timer``: times a
-  race (replaced in tests). ``rows``: the last comparison of the original with the result. ``note``: what
-  else is to be said. ``bodies``: outputs of custom nodes that run their bodies in ``original``, where that
-  is an optimized model itself. ``code``: why the last ones had to go. ``prompt``: sizes at which the
-  result is the original behind a condition; ``STEPS`` steps must make up for that.
+  sizes. ``end``, ``began``: of ``time.monotonic``, of the run; ``timer``: times a race (replaced in tests).
+  ``rows``: the last comparison of the original with the result. ``note``: why there is none. ``skipped``:
+  sizes at which the original does not run. ``bodies``: outputs of custom nodes that run their bodies in
+  ``original``, where that is an optimized model itself. ``code``: why the last ones had to go, UNTIMED of
+  what failed. ``prompt``: sizes at which the result is the original behind a condition; ``STEPS`` steps must
+  make up for that. ``folder``: of an original that was in no file.
   """
 
   original: str
@@ -59,14 +68,17 @@ class Gate:
   timer: Callable[[Race], Times | Failed] = field(default_factory=Racer)
   rows: tuple[Raced, ...] = ()
   note: str = ""
+  skipped: tuple[str, ...] = ()
   bodies: frozenset[str] = frozenset()
   earlier: Path | None = None
   began: float = field(default_factory=time.monotonic)
   code: str = "MODEL_SLOWER"
   prompt: Mapping[str, int] | None = None
+  folder: TemporaryDirectory[str] | None = None
   _patient_until: float | None = None
   _questions: int = 0
   _looked: set[str] = field(default_factory=set)
+  _apart: bool = False
 
   def begin(self) -> None:
     """Let what times get ready."""
@@ -77,6 +89,8 @@ class Gate:
     """End what times; it would begin again."""
     if isinstance(self.timer, Racer):
       self.timer.close()
+    if self.folder is not None:
+      self.folder.cleanup()
 
   def _over(self, faster: bool) -> bool:
     """Whether nothing more is left out to see what it does: sooner where the result may stay as it is."""
@@ -119,12 +133,14 @@ class Gate:
     alpha, points = spent(ALPHA, self._questions), (*self.points, *prompts)
     found = self._ask((original, result), ((0, 1),), alpha, most_s=WHOLE_S, points=points)
     self._questions += 1
+    self.note = ""
     if isinstance(found, Failed):
-      if found.arm != 1:  # nothing can be said of a model that onnxruntime cannot run itself
-        self.note = f"not timed: {found.reason}"
-        return {}
-      return dict.fromkeys(groups, f"onnxruntime could not run the model with it: {found.reason}")
-    self.rows = found.rows
+      self.code, self.rows = UNTIMED, ()
+      if found.arm == 1:
+        return dict.fromkeys(groups, f"onnxruntime could not run the model with it: {found.reason}")
+      self.note = f"not timed: {found.reason}"
+      return dict.fromkeys(groups, f"the whole model could not be timed: {found.reason}")
+    self.rows, self.skipped = found.rows, found.skipped
     longer, rows = _with_prompt(found.rows, self.prompt)
     self.code = "MODEL_UNSURE" if _is_unsure(rows) and not longer else "MODEL_SLOWER"
     if longer:
@@ -151,11 +167,12 @@ class Gate:
     """What was measured, in words."""
     if self.note:
       return (self.note,)
-    return tuple(
+    timed = (
       f"{r.us[0]:.1f} to {r.us[1]:.1f} us ({r.speedups[0].mean:.3f}x, {r.speedups[0].low:.3f} at least) "
       f"as a {r.how}{' at ' + r.sizes if r.sizes else ''}"
       for r in self.rows
     )
+    return (*timed, *(f"not at {sizes}, where the original does not run" for sizes in self.skipped))
 
   def _ask(
     self,
@@ -168,7 +185,33 @@ class Gate:
   ) -> Times | Failed:
     end = self.end if until is None else min(self.end, until)
     seconds = min(most_s, max(LEAST_S, end - time.monotonic()))
-    return self.timer(Race(arms, pairs, seconds, alpha, points or self.points, more_s=FIRST_S))
+    race = Race(
+      arms, pairs, seconds, alpha, points or self.points, more_s=FIRST_S, apart=self._apart,
+      captured=self.prompt is None,
+    )  # fmt: skip
+    begun, found = time.monotonic(), self.timer(race)
+    hangs = time.monotonic() - begun > seconds + FIRST_S
+    if isinstance(found, Failed) and not self._apart and not hangs:  # as for want of memory for all sessions
+      alone = self.timer(replace(race, apart=True))
+      self._apart = isinstance(alone, Times)
+      return alone
+    return found
+
+
+def gate_of(run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | None:
+  """The gate of a run that replaces something; an original in memory is in a file of its own meanwhile."""
+  if not run.chosen:
+    return None
+  from mirage_onnx.rewrite.kept_races import KeptRacer
+
+  original, folder = loaded.path, None
+  if original is None:
+    folder = TemporaryDirectory(prefix="mirage-onnx-")
+    original = Path(folder.name) / "original.onnx"
+    original.write_bytes(loaded.given.SerializeToString())
+  prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
+  timer = KeptRacer.of_user()
+  return Gate(str(original), run.points, end, timer=timer, began=began, prompt=prompt, folder=folder)
 
 
 def _with_prompt(rows: Sequence[Raced], prompt: Mapping[str, int] | None) -> tuple[str, tuple[Raced, ...]]:

@@ -43,6 +43,7 @@ REMEDIES: dict[str, str] = {
   "COMPILE_FAILED": f"try another version of nvidia-cuda-nvrtc; else {_REPORT}",
   "SPILLS": "nothing: other numbers of the kernel were tried",
   "NOT_PREDICTED": _MEASURE,
+  "MODEL_UNTIMED": "see that onnxruntime runs the model on this GPU; --no-model-check writes it untimed",
   "MODEL_UNSURE": "a larger --budget: whole runs of both models are timed at its end",
   "MODEL_SLOWER": "nothing: it saves nothing in the whole model; --no-model-check writes it all the same",
   "NOT_FASTER": f"{_MEASURE}; a smaller --margin takes smaller gains; --shapes says which sizes count",

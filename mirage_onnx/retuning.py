@@ -16,9 +16,9 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
+from mirage_onnx.custom_op.arm_session import Arm
 from mirage_onnx.custom_op.bodies import inlined
 from mirage_onnx.custom_op.model_nodes import CustomNode, ModelFile
-from mirage_onnx.custom_op.race import Arm
 from mirage_onnx.custom_op.target_view import without
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.racing import Gate

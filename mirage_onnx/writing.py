@@ -12,16 +12,19 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
+import onnx
 from onnx import helper
 
+from mirage_onnx import events
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.pipeline import Options, Run, refused, with_rival, with_these
 from mirage_onnx.racing import Gate
+from mirage_onnx.rewrite.check_process import CheckProcess
 from mirage_onnx.rewrite.kept_checks import KeptChecks
 from mirage_onnx.rewrite.save import External, save_model
-from mirage_onnx.rewrite.stock_check import check_written
+from mirage_onnx.rewrite.stock_check import MOST_BYTES, check_written
 from mirage_onnx.tune.lock import file_hash
 
 #: One check may take so long at most.
@@ -43,6 +46,7 @@ class Destination:
   end: float
   sha256: str = ""
   slack: float = 5.0
+  checks: CheckProcess | None = None
 
 
 def write(
@@ -114,6 +118,24 @@ def _expected(new: Path, place: Destination) -> None:
     raise MirageError("LOCK_DIFFERS", "the model that comes out has another hash than in the lock")
 
 
+def checks_ahead(loaded: LoadedModel, checks: CheckProcess, emit: events.Emit) -> events.Emit:
+  """``emit``, which lets ``checks`` run the original as soon as results are near.
+
+  Not where one of an earlier run has passed, which is likely to come again and is not run then.
+  """
+  original = loaded.path or loaded.given.SerializeToString()
+  if weight_bytes(loaded.given) > MOST_BYTES or KeptChecks.of_user(original, loaded.given).has_any:
+    return emit
+  return checks.beginning(original, emit)
+
+
+def weight_bytes(model: onnx.ModelProto) -> int:
+  """Of all weights, wherever they are."""
+  return sum(
+    prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in model.graph.initializer
+  )
+
+
 class _RivalError(Exception):
   """The run's other choice is faster."""
 
@@ -144,10 +166,7 @@ def _write(
       MirageError: as ``save_model``.
   """
   original = loaded.path or loaded.given.SerializeToString()
-  weights = sum(
-    prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize
-    for t in loaded.given.graph.initializer
-  )
+  weights = weight_bytes(loaded.given)
   left, said, last, made = run, "", "not checked", run
   kept = KeptChecks.of_user(original, loaded.given) if check else None
 
@@ -169,17 +188,19 @@ def _write(
 
   def checked(new: Path) -> Rejection | None:
     nonlocal last
+    # First of all: of two choices only the better one is checked.
+    if gate and made.rival and len(made.chosen) == len(run.chosen) and rival_is_better(new):
+      raise _RivalError
     if kept:
       now = time.monotonic()
       found = kept.passed(new)
       if found is None:
-        found = check_written(original, new, weights, max(place.slack, min(MOST_S, place.end - now)))
+        seconds = max(place.slack, min(MOST_S, place.end - now))
+        found = check_written(original, new, weights, seconds, place.checks)
         kept.keep(new, found)
       last = found.said
       if found.problem:
         return Rejection("CHECK_FAILED", found.problem)
-    if gate and made.rival and len(made.chosen) == len(run.chosen) and rival_is_better(new):
-      raise _RivalError
     if gate and (keys := gate.drops(new, made)):
       raise _DroppedError(keys)
     notes[1](new)

@@ -122,16 +122,57 @@ def test_too_few_openings(three, tmp_path):
   assert reason.startswith("the time was over before it was sure") and "2 openings" in reason
 
 
-def test_failures(three, tmp_path):
-  a, b = tmp_path / "a", tmp_path / "b"
-  for folder in (a, b):
-    folder.mkdir()
-  run, gate = written(three, a, lambda race: Failed(0, "0 opening in.onnx: no memory"))
-  assert len(run.chosen) == 3 and measured_report(gate) == {
-    "rows": [], "note": "not timed: 0 opening in.onnx: no memory"
-  }  # fmt: skip
-  run, _ = written(three, b, lambda race: Failed(1, "1 running: SIGSEGV"))
-  assert not run.chosen
+@pytest.mark.parametrize("arm", [0, 1, None])
+def test_what_cannot_be_timed_is_not_written(three, tmp_path, arm):
+  """Neither where the original does not run, nor the result, nor where nobody knows which it was."""
+  asked = []
+
+  def fails(race):
+    asked.append(race.apart)
+    return Failed(arm, "running: no memory")
+
+  run, gate = written(three, tmp_path, fails)
+  assert not run.chosen and set(reasons(run)) == {"MODEL_UNTIMED"} and asked == [False, True]
+  assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "in.onnx").read_bytes()
+  reason = next(iter(run.outcomes.values())).rejection.reason
+  assert "no memory" in reason and ("could not run the model with it" in reason) == (arm == 1)
+  noted = {"rows": [], "note": "not timed: running: no memory"}
+  assert measured_report(gate) == (None if arm == 1 else noted)
+
+
+def test_a_race_of_too_little_memory_is_run_with_one_session_at_a_time(three, tmp_path):
+  timer, asked = Timer(costs(three, 1, 14, 3), noise=0.002), []
+
+  def crowded(race):
+    asked.append(race.apart)
+    return timer(race) if race.apart else Failed(0, "0 running: Failed to allocate memory")
+
+  run, _ = written(three, tmp_path, crowded)
+  assert len(run.chosen) == 2 and reasons(run) == [None, "MODEL_SLOWER", None]
+  assert asked[:2] == [False, True] and all(asked[2:])  # it is not tried again
+
+
+def test_what_hangs_is_not_run_again(three, tmp_path, monkeypatch):
+  now, asked = [1000.0], []
+  monkeypatch.setattr(racing.time, "monotonic", lambda: now[0])
+
+  def hangs(race):
+    asked.append(race)
+    now[0] += race.seconds + 120
+    return Failed(None, "timing: no end after 180 s")
+
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx")
+  gate = Gate(str(tmp_path / "in.onnx"), ({},), 1300.0, timer=hangs)
+  run = a_run(three, loaded)
+  assert gate.losers(racing.Arm(str(tmp_path / "in.onnx")), racing._groups(run))
+  assert len(asked) == 1
+
+
+def test_sizes_that_the_original_does_not_run_at_are_told(three, tmp_path):
+  timer = Timer(costs(three, 1, 2, 3))
+  _, gate = written(three, tmp_path, lambda race: replace(timer(race), skipped=("rows=256",)))
+  assert gate.said()[-1] == "not at rows=256, where the original does not run"
 
 
 @pytest.mark.parametrize("better", [True, False])
@@ -255,3 +296,11 @@ def test_a_prompt_beside_steps(three, tmp_path, case):
     assert run.model == three.original
     (why,) = {o.rejection.reason for o in run.outcomes.values()}
     assert "a prompt (new=256) takes 1500.0 us for 1000.0, which 16 steps of 24.0 us less" in why
+
+
+def test_an_original_in_memory_is_timed_too(three, tmp_path):
+  loaded = load_model(three.original)
+  gate = racing.gate_of(a_run(three, loaded), loaded, time.monotonic() + 60, time.monotonic())
+  assert onnx.load(gate.original) == three.original
+  gate.close()
+  assert not racing.Path(gate.original).exists()

@@ -48,6 +48,11 @@ class Child:
     if self._worker is None:
       self._worker = WorkerProcess(self._module)
 
+  def kill(self) -> None:
+    """Let what another thread has asked end without an answer."""
+    if (worker := self._worker) is not None:
+      worker.kill()
+
   def close(self) -> None:
     """End it."""
     if self._worker is not None:

@@ -4,7 +4,8 @@ A run is what a user's is: a session with default options, inputs and outputs on
 of the run is waited for. Where onnxruntime can capture all arms as CUDA graphs, replays of these are
 timed as well: what a run's launches hide on the host shows there. In an opening every arm gets a session
 anew (``tune/paired.py`` says why); a sample is ``SAMPLE_S`` of runs of one arm, and every round has one of
-each, forth and back in turn.
+each, forth and back in turn. Where memory has no room for all of them, each has it alone, one after the
+other (``Race.apart``): a clock that drifts is then in the spread between openings.
 """
 
 from __future__ import annotations
@@ -15,41 +16,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 
-from mirage_onnx.custom_op.bodies import with_bodies
+from mirage_onnx.custom_op.arm_session import Arm, ArmSession, warmed
 from mirage_onnx.custom_op.child import At, Child, Ended, in_child, serve
 from mirage_onnx.custom_op.compare_inputs import draw_one
 from mirage_onnx.custom_op.input_facts import input_facts
-from mirage_onnx.custom_op.model_run import check_signatures, ort_value
-from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntime
-from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession, launches
+from mirage_onnx.custom_op.model_run import Signature, check_signatures
+from mirage_onnx.custom_op.runtime import import_onnxruntime
+from mirage_onnx.custom_op.session import CUDA_PROVIDER, InferenceSession, launches
 from mirage_onnx.errors import MirageError
 from mirage_onnx.tune.machine import gpu_alone
 from mirage_onnx.tune.paired import LOOKS, Speedup, decide
 
-if TYPE_CHECKING:
-  import onnxruntime as ort
-
 #: Seconds of one sample, about, and rounds of samples in an opening.
 SAMPLE_S, ROUNDS = 0.01, 9
-#: Runs before anything counts: allocations, the choice of algorithms, the capture of a graph.
-WARM_RUNS = 4
 #: Beyond the time that a child is given, for what it cannot end by itself: making a session.
 _MORE_S = 120.0
-#: onnxruntime's number for a run that neither captures nor replays a graph.
-_NO_GRAPH = "-1"
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-  """A model file; the custom nodes with an output of ``bodies`` run their function bodies."""
-
-  path: str
-  bodies: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +45,8 @@ class Race:
   ``points``: sizes of dynamic dimensions by name, at each of which all are run; those that the first arm
   cannot run are passed over. ``alpha``: the chance of a wrong answer to one pair at one point.
   ``seconds``: when to come to an end; ``more_s``: beyond that, until the first look, before which nothing
-  can be said (the first opening loads libraries).
+  can be said (the first opening loads libraries). ``apart``: one session is open at a time.
+  ``captured``: where onnxruntime can capture the first arm as a graph, it must be able to capture the others.
   """
 
   arms: tuple[Arm, ...]
@@ -70,6 +57,8 @@ class Race:
   provider: str = "cuda"
   seed: int = 0
   more_s: float = 0.0
+  apart: bool = False
+  captured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,57 +154,6 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
   return " ".join(f"{name}={v}" for name, v in sizes.items())
 
 
-class _Session:
-  """A session of an arm, and what runs it with given inputs."""
-
-  def __init__(self, arm: Arm, provider: str, *, graph: bool) -> None:
-    runtime = import_onnxruntime()
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    model: str | bytes = arm.path
-    if arm.bodies:
-      model = with_bodies(onnx.load(arm.path, load_external_data=False), arm.bodies).SerializeToString()
-      options.add_session_config_entry(EXTERNAL_FOLDER_KEY, os.path.dirname(os.path.abspath(arm.path)))
-    wanted = CUDA_PROVIDER if provider == "cuda" else CPU_PROVIDER
-    more = {"enable_cuda_graph": "1"} if graph else {}
-    providers: list[Any] = [(wanted, more)]
-    if provider == "cuda" and not graph:
-      providers.append(CPU_PROVIDER)
-    self.graph, self.device = graph, "cuda" if provider == "cuda" else "cpu"
-    self.session: ort.InferenceSession = InferenceSession(model, options, providers)
-    if self.session.get_providers()[0] != wanted:
-      raise MirageError("SESSION_FAILED", f"onnxruntime could not use {wanted}")
-
-  def bound(
-    self, feeds: Mapping[str, np.ndarray], graph_id: str, shared: Mapping[str, str]
-  ) -> Callable[[], object]:
-    """A run on memory of the device that stays the same, as the graph of this number if it captures any.
-
-    ``shared``: the outputs in the memory of an input.
-    """
-    binding, options = self.session.io_binding(), import_onnxruntime().RunOptions()
-    if self.graph:  # the first run allocates, and says how large the results are
-      options.add_run_config_entry("gpu_graph_id", _NO_GRAPH)
-    kept = {name: ort_value(x, self.device) for name, x in feeds.items()}
-    for name, value in kept.items():
-      binding.bind_ortvalue_input(name, value)
-    names = [o.name for o in self.session.get_outputs()]
-    for name in names:
-      if name in shared:
-        binding.bind_ortvalue_output(name, kept[shared[name]])
-      else:
-        binding.bind_output(name, self.device)
-    self.session.run_with_iobinding(binding, options)
-    results = binding.get_outputs()
-    binding.clear_binding_outputs()
-    for name, value in zip(names, results, strict=True):
-      binding.bind_ortvalue_output(name, value)
-    if self.graph:
-      options = import_onnxruntime().RunOptions()
-      options.add_run_config_entry("gpu_graph_id", graph_id)
-    return lambda: (self.session.run_with_iobinding(binding, options), kept, results)
-
-
 class _Race:
   """The openings of a race so far: of every way to run and point the arms' medians."""
 
@@ -228,7 +166,9 @@ class _Race:
     self._us: dict[tuple[str, str], list[np.ndarray]] = {}
     self._ratios: dict[tuple[str, str], list[np.ndarray]] = {}
     self._graphs, self._openings = question.provider == "cuda", 0
-    self.counts, self.skipped = list[dict[str, int]](), list[str]()
+    self._first: Signature | None = None
+    self.counts: list[dict[str, int]] = [{} for _ in question.arms]
+    self.skipped = list[str]()
 
   def rows(self) -> list[tuple[object, ...]]:
     """Openings until all pairs are decided everywhere, or the time is over."""
@@ -252,69 +192,119 @@ class _Race:
   def _open(self) -> None:
     """One opening: runs first, then graphs, at every point."""
     self._openings += 1
-    for graph in (False, True) if self._graphs else (False,):
-      sessions = self._sessions(graph)
-      if sessions is None:
-        self._graphs = False
-        return
-      for n, sizes in enumerate(self._question.points):
-        text = sizes_text(sizes)
-        if text in self.skipped:
-          continue
-        with gpu_alone() if self._question.provider == "cuda" else nullcontext():
-          timed = self._time(sessions, n, sizes, text)
-        if not timed:
-          return
-      if not graph:
-        self.counts = [dict(launches(s.session)) for s in sessions]
-        if not self._us:
-          raise MirageError("SESSION_FAILED", "the original runs at none of the declared sizes")
+    self._way(graph=False)
+    if not self._us:
+      raise MirageError("SESSION_FAILED", "the original runs at none of the declared sizes")
+    if self._graphs:
+      self._graphs = self._way(graph=True)
 
-  def _sessions(self, graph: bool) -> list[_Session] | None:
-    """One of each arm, with the first in turn; None where onnxruntime cannot capture graphs of all."""
-    made = dict[int, _Session]()
-    arms = list(enumerate(self._question.arms))
-    for k, arm in arms if self._openings % 2 else arms[::-1]:
-      self._at(f"{k} opening {os.path.basename(arm.path)}")
+  def _way(self, *, graph: bool) -> bool:
+    """All arms, run in one way; False where onnxruntime cannot capture them. No session is left open."""
+    arms = [*range(len(self._question.arms))][:: 1 if self._openings % 2 else -1]
+    us: dict[str, dict[int, np.ndarray]] = {}
+    refused: tuple[int, str] | None = None
+    for some in [[k] for k in arms] if self._question.apart else [arms]:
       try:
-        made[k] = _Session(arm, self._question.provider, graph=graph)
-      except Exception:  # of graphs: a node on the CPU, or anything else; then only runs are timed
-        if graph:
-          return None
-        raise
-    for k in range(1, len(made)):
-      check_signatures(made[0].session, made[k].session)
-    return [made[k] for k in range(len(made))]
+        self._time_some(some, us, graph=graph)
+      except _NotCapturedError as error:
+        refused = error.arm, str(error)
+        break
+    if refused is not None:  # here: an exception that is handled holds the sessions
+      if self._question.captured and refused[0] and self._captures_first():
+        self._at(f"{refused[0]} capturing a graph")
+        why = f"it cannot be captured as a CUDA graph, which the original can: {refused[1]}"
+        raise MirageError("SESSION_FAILED", why)
+      return False
+    for text, by_arm in us.items():
+      if len(by_arm) == len(arms):
+        rounds, key = np.stack([by_arm[k] for k in sorted(by_arm)]), (text, "graph" if graph else "run")
+        self._us.setdefault(key, []).append(np.median(rounds, axis=1))
+        ratios = [np.median(rounds[a] / rounds[b]) for a, b in self._question.pairs]
+        self._ratios.setdefault(key, []).append(np.array(ratios))
+    return True
 
-  def _time(self, sessions: list[_Session], n: int, sizes: Mapping[str, int], text: str) -> bool:
-    """Time all arms at a point; False where it turns out that they cannot be captured."""
-    graph, rng = sessions[0].graph, np.random.default_rng([self._question.seed, n])
-    feeds = draw_one(sessions[0].session.get_inputs(), rng, "normal 0", sizes, {}, self._facts)
-    runs = list[Callable[[], object]]()
+  @property
+  def _is_cuda(self) -> bool:
+    return self._question.provider == "cuda"
+
+  def _time_some(self, some: Sequence[int], us: dict[str, dict[int, np.ndarray]], *, graph: bool) -> None:
+    """Sessions of these arms side by side, made in this order, and their times at every point, into ``us``.
+
+    Raises:
+        _NotCapturedError: one cannot be captured.
+    """
+    sessions = dict(sorted({k: self._session(k, graph=graph) for k in some}.items()))
+    for n, sizes in enumerate(self._question.points):
+      if (text := sizes_text(sizes)) in self.skipped:
+        continue
+      with gpu_alone() if self._is_cuda else nullcontext():
+        runs = self._runs(sessions, n, sizes, graph=graph)
+        if runs is None:
+          self.skipped.append(text)
+          continue
+        which = f"{some[0]} timing {text}" if len(some) == 1 else f"timing {text}"
+        self._at(which.rstrip())
+        us.setdefault(text, {}).update(zip(sessions, rounds_us(runs), strict=True))
+        del runs
+    if not graph:
+      for k, session in sessions.items():
+        self.counts[k] = dict(launches(session.session))
+
+  def _session(self, k: int, *, graph: bool) -> ArmSession:
+    arm = self._question.arms[k]
+    self._at(f"{k} opening {os.path.basename(arm.path)}")
     try:
-      for k, session in enumerate(sessions):
-        self._at(f"{k} running {text}".rstrip())
-        runs.append(_warmed(session.bound(feeds, str(n + 1), self._facts.shared_at(sizes))))
-    except Exception:
-      if graph:
-        self._graphs = False
-        return False
-      if runs or len(self._question.points) == 1:
-        raise
-      self.skipped.append(text)  # the original does not run at this size
-      return True
-    self._at(f"timing {text}".rstrip())
-    us, key = rounds_us(runs), (text, "graph" if graph else "run")
-    self._us.setdefault(key, []).append(np.median(us, axis=1))
-    ratios = [np.median(us[a] / us[b]) for a, b in self._question.pairs]
-    self._ratios.setdefault(key, []).append(np.array(ratios))
+      made = ArmSession(arm, self._question.provider, graph=graph)
+    except Exception as error:  # of graphs: a node on the CPU, or anything else
+      raise (_NotCapturedError(k, error) if graph else error) from None
+    if self._first is None:
+      self._first = Signature.of(made.session)
+    check_signatures(self._first, made.session)
+    return made
+
+  def _runs(
+    self, sessions: Mapping[int, ArmSession], n: int, sizes: Mapping[str, int], *, graph: bool
+  ) -> list[Callable[[], object]] | None:
+    """Warm runs of all at a point; None where the original does not run at this size."""
+    assert self._first is not None
+    rng, text = np.random.default_rng([self._question.seed, n]), sizes_text(sizes)
+    feeds = draw_one(self._first.get_inputs(), rng, "normal 0", sizes, {}, self._facts)
+    runs = list[Callable[[], object]]()
+    for k, session in sessions.items():
+      self._at(f"{k} running {text}".rstrip())
+      try:
+        runs.append(warmed(session.bound(feeds, str(n + 1), self._facts.shared_at(sizes))))
+      except Exception as error:
+        if graph:
+          raise _NotCapturedError(k, error) from None
+        # With a session of its own it may have the memory.
+        crowded = len(sessions) > 1 and _is_memory(error)
+        if k or len(self._question.points) == 1 or crowded:
+          raise
+        return None
+    return runs
+
+  def _captures_first(self) -> bool:
+    """Whether onnxruntime can capture the first arm, which is alone now."""
+    try:
+      self._time_some([0], {}, graph=True)
+    except _NotCapturedError:
+      return False
     return True
 
 
-def _warmed(run: Callable[[], object]) -> Callable[[], object]:
-  for _ in range(WARM_RUNS):
-    run()
-  return run
+class _NotCapturedError(Exception):
+  """onnxruntime does not capture ``arm`` as a graph."""
+
+  def __init__(self, arm: int, error: Exception) -> None:
+    super().__init__(next(iter(str(error).splitlines()), "")[:300])
+    self.arm = arm
+
+
+def _is_memory(error: Exception) -> bool:
+  """Whether it was memory that was missing, by the words of onnxruntime, CUDA and its libraries."""
+  said = str(error).lower()
+  return "alloc" in said or "out of memory" in said
 
 
 def _work(question: Race, at: At) -> tuple[object, ...]:

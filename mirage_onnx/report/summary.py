@@ -50,6 +50,7 @@ def _model(report: Report) -> str:
 
 #: Why a result with kernels was not written.
 _DROPPED = {
+  "MODEL_UNTIMED": ": onnxruntime could not run it, or what was replaced, to time both",
   "MODEL_UNSURE": ": the time ended before whole runs said that it is faster with what was replaced",
   "MODEL_SLOWER": ": what was replaced was not faster, measured",
 }

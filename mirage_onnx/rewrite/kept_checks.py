@@ -49,15 +49,22 @@ class KeptChecks:
     """Remember what was found, if the model ran."""
     if found.ran and not found.problem and (key := self._key(written)):
       self._store.put(key, {"said": found.said})
+      self._store.put(self._key(None), {"said": ""})
 
-  def _key(self, written: Path) -> str:
-    """Empty where a file cannot be read."""
+  @property
+  def has_any(self) -> bool:
+    """Whether a result of this original has passed before: then the next one is likely to be the same."""
+    key = self._key(None)
+    return bool(key) and self._store.get(key) is not None
+
+  def _key(self, written: Path | None) -> str:
+    """Empty where a file cannot be read; None: of any result."""
     if self._store.folder is None:
       return ""
     try:
       own = self._original
       first = hashlib.sha256(own).hexdigest() if isinstance(own, bytes) else file_hash(own)
-      parts = [first, file_hash(written)]
+      parts = [first, file_hash(written) if written is not None else "any"]
       if isinstance(self._original, Path):
         for file in sorted(data_files(self._given, self._original.parent)):
           facts = file.stat()

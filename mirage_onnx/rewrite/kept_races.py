@@ -11,7 +11,8 @@ from pathlib import Path
 
 import onnx
 
-from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Racer, Times
+from mirage_onnx.custom_op.arm_session import Arm
+from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times
 from mirage_onnx.rewrite.external import data_files
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.journal_lines import UNREADABLE
@@ -54,7 +55,7 @@ class KeptRacer(Racer):
   def _key(self, q: Race) -> str:
     """Raises OSError where a file cannot be read."""
     points = [sorted(p.items()) for p in q.points]
-    asked = repr((q.pairs, q.alpha, points, q.provider, q.seed))
+    asked = repr((q.pairs, q.alpha, points, q.provider, q.seed, q.apart, q.captured))
     return self._store.key("race", asked, *map(_arm_text, q.arms))
 
 

@@ -7,7 +7,10 @@ input. onnxruntime runs in a child process: what crashes it ends no ``optimize``
 failure.
 """
 
+import os
+import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,20 +22,31 @@ if TYPE_CHECKING:
   import onnx
   from onnxruntime import InferenceSession
 
+  from mirage_onnx.custom_op.model_run import Signature
+
 #: Weights of a model that is run: a session of 16-bit weights on the CPU holds them several times.
 MOST_BYTES = 1 << 29
 #: A result that takes so many times as long as the original, and so many seconds more, hangs.
 HANGS, HANGS_S = 20.0, 20.0
+#: Of the run of an original beside a search.
+NICE = 10
 _RESULT = "the result"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-  """``original``: a path, or the model in memory. ``runs``: else only what onnx's checker says."""
+  """``original``: a path, or the model in memory. ``runs``: else only what onnx's checker says.
+
+  ``written``: None to run the original only, which the process then knows.
+  """
 
   original: Path | bytes
-  written: Path
+  written: Path | None
   runs: bool
+
+
+#: What answers a question in so many seconds, or says how it ended without an answer.
+Ask = Callable[[Question, float], "Ended | tuple[str, str, bool]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +61,15 @@ class Found:
   ran: bool = False
 
 
-def check_written(original: Path | bytes, written: Path, weight_bytes: int, seconds: float) -> Found:
-  """Check a model file against the model that it was made of, in ``seconds`` at most."""
-  runs = weight_bytes <= MOST_BYTES
-  found = in_child(__name__, Question(original, written, runs), seconds)
+def check_written(
+  original: Path | bytes, written: Path, weight_bytes: int, seconds: float, ask: Ask | None = None
+) -> Found:
+  """Check a model file against the model that it was made of, in ``seconds`` at most.
+
+  ``ask``: a process that may have run the original before (``check_process.py``).
+  """
+  question = Question(original, written, weight_bytes <= MOST_BYTES)
+  found = ask(question, seconds) if ask else in_child(__name__, question, seconds)
   if isinstance(found, tuple):
     return Found(*found)
   assert isinstance(found, Ended)
@@ -66,6 +85,7 @@ def check_written(original: Path | bytes, written: Path, weight_bytes: int, seco
 def _check(question: Question, at: At) -> Found:
   import onnx
 
+  assert question.written is not None
   at(f"onnx's checker on {_RESULT}")
   try:
     onnx.checker.check_model(str(question.written))
@@ -95,37 +115,84 @@ def _other_version(model: "onnx.ModelProto") -> str:
   return ""
 
 
-def _compare(question: Question, at: At) -> Found:
-  import numpy as np
-  import onnx
+@dataclass(frozen=True, slots=True)
+class _Original:
+  """A run of it: what it was given, what it yields, and the seconds."""
 
-  from mirage_onnx.custom_op.compare_inputs import draw_one
-  from mirage_onnx.custom_op.input_facts import input_facts
-  from mirage_onnx.custom_op.measure import Tolerances
-  from mirage_onnx.custom_op.model_run import Signature, check_signatures, run_session
+  feeds: "Mapping[str, np.ndarray]"
+  want: "Mapping[str, np.ndarray]"
+  signature: "Signature"
+  seconds: float
+
+
+#: Of the process's last question.
+_known: dict[Path | bytes, _Original] = {}
+
+
+def _session(model: Path | bytes) -> "InferenceSession":
   from mirage_onnx.custom_op.runtime import import_onnxruntime
 
   ort = import_onnxruntime()
   options = ort.SessionOptions()
   options.log_severity_level = 4
   options.enable_cpu_mem_arena = False  # which keeps the most of every step of a run for the next
+  source = model if isinstance(model, bytes) else str(model)
+  return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
-  def session(model: Path | bytes) -> "InferenceSession":
-    source = model if isinstance(model, bytes) else str(model)
-    return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
-  original, written = question.original, question.written
+def _original(model: Path | bytes, at: At) -> _Original:
+  """The original's run, the first time that it is asked for."""
+  import numpy as np
+  import onnx
+
+  from mirage_onnx.custom_op.compare_inputs import draw_one
+  from mirage_onnx.custom_op.input_facts import input_facts
+  from mirage_onnx.custom_op.model_run import Signature, run_session
+
+  if (known := _known.get(model)) is not None:
+    return known
   at("onnxruntime on the original")
   start = time.monotonic()
-  plain = session(original)
-  proto = onnx.load_from_string(original) if isinstance(original, bytes) else _light(original)
+  plain = _session(model)
+  proto = onnx.load_from_string(model) if isinstance(model, bytes) else _light(model)
   feeds = draw_one(plain.get_inputs(), np.random.default_rng(0), "normal 0", {}, {}, input_facts(proto))
   want, signature = run_session(plain, feeds), Signature.of(plain)
   del plain  # one session at a time: its weights are in memory more than once
-  at(f"onnxruntime on {_RESULT}, of whose original it took {time.monotonic() - start:.1f} s")
-  ours = session(written)
-  check_signatures(signature, ours)
-  got = run_session(ours, feeds)
+  _known.clear()
+  _known[model] = found = _Original(feeds, want, signature, time.monotonic() - start)
+  return found
+
+
+def _ahead(model: Path | bytes, at: At) -> None:
+  """The original's run beside others' work: by threads that make way for theirs."""
+  error: list[BaseException] = []
+
+  def run() -> None:
+    try:
+      os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # those of a session have it, too
+      _original(model, at)
+    except Exception as raised:
+      error.append(raised)
+
+  thread = threading.Thread(target=run)
+  thread.start()
+  thread.join()
+  if error:
+    raise error[0]
+
+
+def _compare(question: Question, at: At) -> Found:
+  from mirage_onnx.custom_op.measure import Tolerances
+  from mirage_onnx.custom_op.model_run import check_signatures, run_session
+
+  original, written = question.original, question.written
+  assert written is not None
+  known = _original(original, at)
+  want = known.want
+  at(f"onnxruntime on {_RESULT}, of whose original it took {known.seconds:.1f} s")
+  ours = _session(written)
+  check_signatures(known.signature, ours)
+  got = run_session(ours, known.feeds)
   at(f"comparing {_RESULT}")
   own = original if isinstance(original, bytes) else str(original)
   tolerances = Tolerances.of(own, str(written), None)
@@ -153,6 +220,9 @@ def _same(a: "np.ndarray", b: "np.ndarray") -> bool:
 
 
 def _work(question: Question, at: At) -> tuple[str, str, bool]:
+  if question.written is None:
+    _ahead(question.original, at)
+    return "", "", True
   found = _check(question, at)
   # Classes of a process's main module are not those of its parent.
   return found.problem, found.said, found.ran

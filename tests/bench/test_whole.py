@@ -88,6 +88,21 @@ def test_a_run_and_what_it_has_already(graphs, tmp_path):
   assert (tmp_path / "out" / "whole.jsonl").read_text().splitlines() == [line]
 
 
+@pytest.mark.slow
+def test_a_run_of_local_without_a_gpu(graphs, tmp_path):
+  """All of it but kernels, as before a slot on a GPU."""
+  command = [
+    sys.executable, str(ROOT / "bench" / "whole.py"), "--fake", "--targets", "local", "--graphs", str(graphs),
+    "--rounds", "3", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work"),
+  ]  # fmt: skip
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  (line,) = (tmp_path / "out" / "whole.jsonl").read_text().splitlines()
+  row = json.loads(line)
+  assert row["target"] == "local" and row["custom_nodes"] == len(row["launches"]) > 0
+  assert row["replaced"][0]["measured_us"] > 0 and row["measured"]["rows"]
+
+
 @pytest.mark.parametrize("dtype", kinds.TYPES)
 @pytest.mark.parametrize("kind", sorted(kinds.KINDS))
 def test_chains_are_models(kind, dtype):

@@ -1,5 +1,8 @@
 """Whole sessions side by side: the slower is said to be, at every size; failures say whose they are."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -8,9 +11,11 @@ from rewritten import chain
 from timed_models import busy, save
 
 from mirage_onnx.custom_op import race as module
+from mirage_onnx.custom_op.arm_session import Arm, ArmSession
 from mirage_onnx.custom_op.child import Ended
 from mirage_onnx.custom_op.input_facts import input_facts
-from mirage_onnx.custom_op.race import ROUNDS, Arm, Failed, Race, Racer, Times, _Session, race, rounds_us
+from mirage_onnx.custom_op.race import ROUNDS, Failed, Race, Racer, Times, race, rounds_us
+from mirage_onnx.errors import MirageError
 from mirage_onnx.tune.paired import LOOKS, PairedVerdict
 
 
@@ -113,9 +118,93 @@ def test_a_cache_of_one_size_is_changed_in_place(tmp_path):
   """As whoever deploys such a model runs it; else onnxruntime would copy all of the cache."""
   model = cached_step(1, 2, 2, 32, 9)
   onnx.save(model, tmp_path / "m.onnx")
-  session = _Session(Arm(str(tmp_path / "m.onnx")), "cpu", graph=False)
+  session = ArmSession(Arm(str(tmp_path / "m.onnx")), "cpu", graph=False)
   feeds = step_feeds(model, [4], garbage=0)
   _, kept, results = session.bound(feeds, "1", input_facts(model).shared)()
   y, *caches = results
   assert [c.data_ptr() for c in caches] == [kept[f"past_{n}"].data_ptr() for n in "kv"]
   assert y.data_ptr() not in {x.data_ptr() for x in kept.values()}
+
+
+class Crowded(ArmSession):
+  """A session beside which no other one has the memory to run; counts those that are open."""
+
+  opened, most = 0, 0
+
+  def __init__(self, *arguments, **more):
+    super().__init__(*arguments, **more)
+    Crowded.opened += 1
+    Crowded.most = max(Crowded.most, Crowded.opened)
+
+  def __del__(self):
+    Crowded.opened -= 1
+
+  def bound(self, *arguments):
+    if Crowded.opened > 1:
+      raise RuntimeError("[ONNXRuntimeError] Failed to allocate memory for requested buffer of size 8")
+    return super().bound(*arguments)
+
+
+def test_one_session_at_a_time(tmp_path, monkeypatch):
+  """Two do not have the memory: then the first arm's size is not passed over, and apart all is timed."""
+  monkeypatch.setattr(module, "ArmSession", Crowded)
+  monkeypatch.setattr(Crowded, "most", 0)
+  one, nine = save(tmp_path / "one.onnx", 1, "rows"), save(tmp_path / "nine.onnx", 9, "rows")
+  asked = question(nine, one, points=({"rows": 1}, {"rows": 300}), seconds=0.0)
+  with pytest.raises(RuntimeError, match="Failed to allocate"):
+    module._Race(asked, lambda at: None).rows()
+  assert Crowded.opened == 0 and Crowded.most == 2
+  monkeypatch.setattr(Crowded, "most", 0)
+  told = []
+  race = module._Race(replace(asked, apart=True, seconds=60.0), told.append)
+  rows = race.rows()
+  assert [(sizes, how) for sizes, how, *_ in rows] == [("rows=1", "run"), ("rows=300", "run")]
+  assert Crowded.most == 1 and not race.skipped
+  (_, _, us, ((mean, *_, openings, _),)) = rows[1]
+  assert us[0] > us[1] and mean > 1 and openings >= LOOKS[0]
+  opened = [t for t in told if "opening" in t]
+  assert opened[:4] == [
+    "0 opening nine.onnx",
+    "1 opening one.onnx",
+    "1 opening one.onnx",
+    "0 opening nine.onnx",
+  ]
+  assert "1 timing rows=300" in told and race.counts == [{}, {}]
+
+
+class Captured(ArmSession):
+  """On the CPU, with graphs that only some files can be."""
+
+  refused = ()
+
+  def __init__(self, arm, provider, *, graph):
+    super().__init__(arm, "cpu", graph=False)
+    self.asked, self.name = graph, arm.path
+
+  def bound(self, *arguments):
+    if self.asked and any(name in self.name for name in self.refused):
+      raise RuntimeError("a node cannot be captured\nand more")
+    return super().bound(*arguments)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+  ("refused", "captured", "ways"),
+  [((), True, ["run", "graph"]), (("one", "two"), True, ["run"]), (("one",), True, ["run"]),
+   (("two",), False, ["run"]), (("two",), True, None)],
+)  # fmt: skip
+def test_who_captures_a_graph_can_go_on(tmp_path, monkeypatch, refused, captured, ways, apart):
+  """A result that cannot be a CUDA graph where its original can is no result."""
+  monkeypatch.setattr(module, "ArmSession", Captured)
+  monkeypatch.setattr(module, "gpu_alone", nullcontext)
+  monkeypatch.setattr(Captured, "refused", refused)
+  one, two = save(tmp_path / "one.onnx", 1), save(tmp_path / "two.onnx", 2)
+  asked = replace(question(one, two, seconds=0.0), provider="cuda", captured=captured, apart=apart)
+  told = []
+  race = module._Race(asked, told.append)
+  if ways is None:
+    with pytest.raises(MirageError, match="as a CUDA graph, which the original can: a node cannot"):
+      race.rows()
+    assert told[-1].startswith("1 ")
+  else:
+    assert [how for _, how, *_ in race.rows()] == ways

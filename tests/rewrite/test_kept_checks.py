@@ -64,10 +64,10 @@ def test_what_did_not_run_or_failed_is_not_kept(files, found):
 
 def test_damage_and_missing_files_are_no_answer(files):
   checks(files).keep(files / "new", PASSED)
-  (entry,) = (files / "checks").iterdir()
-  entry.write_bytes(entry.read_bytes()[:-7])
+  for entry in (files / "checks").iterdir():
+    entry.write_bytes(entry.read_bytes()[:-7])
   assert checks(files).passed(files / "new") is None
-  assert checks(files).passed(files / "nothing") is None
+  assert checks(files).passed(files / "nothing") is None and not checks(files).has_any
   checks(files).keep(files / "nothing", PASSED)
   none = KeptChecks(None, files / "in.onnx", onnx.ModelProto())
   none.keep(files / "new", PASSED)
@@ -95,3 +95,20 @@ def test_a_repeated_run_says_so(tmp_path, monkeypatch):
   monkeypatch.setattr("mirage_onnx.writing.check_written", lambda *a: asked.append(a) or PASSED)
   monkeypatch.setenv("MIRAGE_ONNX_CACHE", "off")
   assert api.optimize(*paths, **options).report["checked"] == "the same bits" and asked
+
+
+def test_an_original_with_a_result_that_passed_is_known(tmp_path):
+  """Then a repeat does not run it ahead."""
+  (original := tmp_path / "in.onnx").write_bytes(b"one")
+  (written := tmp_path / "out.onnx").write_bytes(b"two")
+  given = onnx.ModelProto()
+  checks = KeptChecks(tmp_path / "kept", original, given)
+  checks.keep(written, Found(problem="wrong", ran=True))
+  assert not checks.has_any
+  checks.keep(written, Found(said="right", ran=True))
+  assert checks.has_any and KeptChecks(tmp_path / "kept", original, given).has_any
+  original.write_bytes(b"another")
+  assert (
+    not KeptChecks(tmp_path / "kept", original, given).has_any
+    and not KeptChecks(None, original, given).has_any
+  )

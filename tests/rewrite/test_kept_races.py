@@ -7,7 +7,8 @@ import onnx
 import pytest
 from small_models import Net
 
-from mirage_onnx.custom_op.race import Arm, Failed, Race, Raced, Times
+from mirage_onnx.custom_op.arm_session import Arm
+from mirage_onnx.custom_op.race import Failed, Race, Raced, Times
 from mirage_onnx.rewrite.kept_races import KeptRacer
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.tune.paired import Speedup

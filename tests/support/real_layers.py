@@ -113,16 +113,19 @@ class Layer(Net):
     return self.Unsqueeze(self.Where(later, self.constant(-6e4), self.constant(0.0)), [0, 1])
 
 
-def encoder(w, tokens, batch=1, outside=None):
+def encoder(w, tokens, batch=1, outside=None, layers=1):
   """BERT: norms behind sums, GELU, a mask of padding."""
   net = Layer(np.float16, outside)
   x, mask = net.input(batch, tokens, w.hidden), net.input(batch, tokens, dtype=np.int64)
   norm = {"axis": -1, "epsilon": 1e-12}
-  near = net.attention(x, w, batch, tokens, net.padding(mask, tokens))
-  h = net.LayerNormalization(net.Add(near, x), net.weight(w.hidden), net.weight(w.hidden), **norm)
-  inner = net.Gelu(net.linear(h, w.hidden, w.inner))
-  y = net.Add(net.linear(inner, w.inner, w.hidden), h)
-  return net.model(net.LayerNormalization(y, net.weight(w.hidden), net.weight(w.hidden), **norm))
+  padding = net.padding(mask, tokens)
+  for _ in range(layers):
+    near = net.attention(x, w, batch, tokens, padding)
+    h = net.LayerNormalization(net.Add(near, x), net.weight(w.hidden), net.weight(w.hidden), **norm)
+    inner = net.Gelu(net.linear(h, w.hidden, w.inner))
+    y = net.Add(net.linear(inner, w.inner, w.hidden), h)
+    x = net.LayerNormalization(y, net.weight(w.hidden), net.weight(w.hidden), **norm)
+  return net.model(x)
 
 
 def decoder(w, tokens, batch=1, outside=None):
