@@ -2,8 +2,8 @@
 
 import -> match -> search (with the verifier inside) -> choose, compile, measure -> rewrite
 
-Where kernels are measured, that begins with the first regions whose search has ended. Stages behind match
-are imported where a region is worth searching: that takes a second.
+Measuring begins with the first regions whose search has ended. Stages behind match are imported where a
+region is worth searching: that takes a second.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import onnx
 from mirage_onnx import events
 from mirage_onnx.deadline import NEVER, Budget, Ends
 from mirage_onnx.errors import Rejection
+from mirage_onnx.garbage import young_only
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.ir.program import Program
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
 HOPELESS, SLOW_US = -1.0, 1e6
 #: The most of the budget that goes into the times of single nodes.
 NODES_SHARE = 0.1
-#: Regions are looked for so long, however short the budget (real models take less), those of a lock always.
+#: Regions are looked for so long, however short the budget, those of a lock always.
 LEAST_MATCH_S = 1.0
-#: The budget with which timing is as patient as usual (``tune/exploring.py``), and the least patience.
+#: The budget with which timing is as patient as usual (``tune/exploring.py``); the least patience.
 PATIENT_S, LEAST_PATIENCE = 300.0, 0.25
 
 
@@ -66,12 +67,10 @@ class Options:
   regions in which two activations are contracted. ``shapes``: the sizes at which a dimension that
   only a run knows is declared to be used. ``every``: to test kernels, as if ONNX Runtime had none: what
   verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of the whole
-  run, ``began`` (of ``time.monotonic``) its start, where that was before ``run`` is called.
-  ``emulate``: a predicted choice is run once before it ships (``tune/emulated.py``).
-  ``streamed``: copies of large external weights in another order are left to ``save_model``.
-  ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what is
-  replaced for other targets in the same file: a region is one of these, or has no node of them.
-  ``steps``: how the model was loaded (``importer/steps_apart.py``).
+  run, ``began`` (of ``time.monotonic``) its start, where that was before ``run``. ``emulate``: a predicted
+  choice is run once before it ships. ``streamed``: copies of large weights are left to ``save_model``.
+  ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what other targets
+  replace in the same file: a region is one of these, or has no node of them. ``steps``: how it was loaded.
   """
 
   target: Target
@@ -139,6 +138,7 @@ class Run:
     return Counter(o.region.key for _, o in self.chosen)
 
 
+@young_only()
 def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent) -> Run:
   """Optimize one loaded model."""
   start = time.monotonic() if options.began is None else options.began

@@ -31,6 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mirage_onnx.choosing.disappearing import disappearing
+from mirage_onnx.choosing.kept_choice import answered, question, solution
 from mirage_onnx.choosing.small_choice import least_cost
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import RegionCandidate
@@ -80,9 +81,22 @@ def choose(
   if rough:
     windowed = problem.windowed(WINDOW)
     return windowed if problem.proven else min(windowed, problem.greedy(), key=problem.cost_us)
-  found = []
-  if len(candidates) <= WHOLE:
-    found.append(problem.best(range(len(candidates)), 0, 0))
+  if kept is None:
+    return _best_choice(problem, until)
+  name = question(program, candidates, times_us, node_us, alone or {})
+  known = answered(kept.get(name), candidates, problem.is_possible)
+  if known is None:
+    known = _best_choice(problem, until)
+    if problem.proven:
+      kept.put(name, {"chosen": list(known)})
+  return known
+
+
+def _best_choice(problem: "_Problem", until: float) -> tuple[int, ...]:
+  """The whole problem's, or else the better one of windows of two sizes."""
+  count, found = len(problem.candidates), []
+  if count <= WHOLE:
+    found.append(problem.best(range(count), 0, 0))
     if problem.proven:
       return found[0]
   for window in (WINDOW, 3 * WINDOW // 2):
@@ -90,7 +104,7 @@ def choose(
       found.append(problem.windowed(window))
   if not problem.proven:  # the time ended, perhaps before the solver had anything
     found.append(problem.greedy())
-    some = _Problem(program, candidates, times_us, node_us, alone or {}, until, rough=True).windowed(WINDOW)
+    some = problem.roughly().windowed(WINDOW)
     found += [some] if problem.is_possible(some) else []  # layers are alike there, and soon solved
   return min(found, key=problem.cost_us)
 
@@ -138,6 +152,11 @@ class _Problem:
     self.gap = ROUGH if rough else 0.0
     #: Whether every answer so far is the best of its problem, not only of what there was time for.
     self.proven = True
+
+  def roughly(self) -> "_Problem":
+    """The same, for a rough choice."""
+    given = self.program, self.candidates, self.times_us, self.node_us, self.alone, self.until
+    return _Problem(*given, rough=True)
 
   def _far(self) -> frozenset[str]:
     """Nodes that candidates far from each other share, as those of a mask of all layers.
@@ -326,7 +345,7 @@ class _Problem:
 
       matrix = coo_array((v, (r, c)), shape=(len(rows), size)).tocsc()
       name = hashlib.sha256(f"{self.gap} {key}".encode()).hexdigest()
-      known = _solution(None if self.kept is None else self.kept.get(name), matrix, limits, fixed)
+      known = solution(None if self.kept is None else self.kept.get(name), matrix, limits, fixed)
       if known is not None:
         self._solved[key] = known
         return known
@@ -365,19 +384,6 @@ class _Problem:
     except CycleError as error:
       return tuple(dict.fromkeys(error.args[1]))
     return ()
-
-
-def _solution(
-  said: Mapping[str, Any] | None, matrix: Any, limits: np.ndarray, fixed: int
-) -> frozenset[int] | None:
-  """The variables that are 1 as ``said``, or None where that is no solution: a file can be edited."""
-  ones = said.get("ones") if said else None
-  size = matrix.shape[1]
-  if not isinstance(ones, list) or not all(type(i) is int and 0 <= i < size for i in ones):
-    return None
-  x = np.zeros(size)
-  x[ones] = 1.0
-  return frozenset(ones) if x[:fixed].all() and (matrix @ x <= limits + 1e-6).all() else None
 
 
 def _indices(names: Iterable[frozenset[str]]) -> dict[str, list[int]]:

@@ -67,7 +67,7 @@ class Borders:
       readers = graph.consumers.get(tensor, ())
       if readers and tensor not in graph.program.outputs and all(
         graph.reasons[r] is None
-        and graph.is_view(r)
+        and r in graph.views
         and all(o in found or self.is_natural(o) for o in graph.node[r].outputs)
         for r in readers
       ):  # fmt: skip
@@ -83,9 +83,9 @@ class Borders:
     graph = self.graph
     if any(s.op == "expand" for r in readers for s in graph.node[r].steps):
       return True
-    if not graph.moves(node.name):
+    if node.name not in graph.moves:
       return any(self._regroups(self._chain(r, down=True)) for r in readers)
-    ends = not all(map(graph.moves, readers))
+    ends = not graph.moves.issuperset(readers)
     return ends and self._regroups(self._chain(node.name, down=False))
 
   def _borders_concatenation(self, node: Node, readers: tuple[str, ...]) -> bool:
@@ -101,7 +101,7 @@ class Borders:
         ends = graph.consumers.get(graph.node[name].outputs[0], ())
         if len(ends) != 1 or graph.reasons[ends[0]] or graph.contractions(ends[0]):
           return True
-        if graph.moves(ends[0]) or graph.reduces(ends[0]):
+        if ends[0] in graph.moves or graph.reduces(ends[0]):
           return True
     return False
 
@@ -118,7 +118,7 @@ class Borders:
     """
     graph = self.graph
     reads = not graph.contracts_weight(name)
-    moves = [n for n in before if graph.moves(n)]
+    moves = [n for n in before if n in graph.moves]
     steps = [s for n in (*moves, name) for s in graph.node[n].steps]
     if not reads and not any(s.op == "expand" for s in steps):
       return False
@@ -136,7 +136,7 @@ class Borders:
     graph = self.graph
     found = []
     node = graph.node.get(name)
-    while node and graph.reasons[node.name] is None and graph.moves(node.name):
+    while node and graph.reasons[node.name] is None and node.name in graph.moves:
       found.append(node.name)
       if down:
         readers = graph.consumers.get(node.outputs[0], ())

@@ -93,51 +93,60 @@ def find_cuts(borders: Borders, limits: Limits, until: float = inf) -> dict[str,
         options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
       choices.append(options)
     cuts: dict[Cut, None] = {}
-    for part in _unions(choices, limits, max(limits.leaves, len(choices) if own > 1 else 0)):
-      nodes = part.nodes | {node.name}
-      inner = {o for n in nodes for o in graph.node[n].outputs}
-      if part.leaves & inner or len(nodes) > limits.nodes:
+    for leaves, below, depth_below in _unions(
+      choices, limits, max(limits.leaves, len(choices) if own > 1 else 0)
+    ):
+      nodes = below | {node.name}
+      if len(nodes) > limits.nodes or any(
+        x in graph.producer and graph.producer[x].name in nodes for x in leaves
+      ):
         continue
       if limits.runtime and _mixed(graph, nodes):
         continue  # a projection and the attention behind it are searched apart
-      count = own + sum(graph.contractions(n) for n in nodes if n != node.name)
-      depth = graph.depth(node.name) + part.depth
-      deepest = limits.depth + limits.within if part.depth == 0 else limits.depth
+      count = own + sum(graph.contractions(n) for n in nodes & graph.contracting if n != node.name)
+      depth = graph.depth(node.name) + depth_below
+      deepest = limits.depth + limits.within if depth_below == 0 else limits.depth
       if count <= limits.contractions and depth <= deepest:
-        cuts[Cut(part.leaves, nodes, count, depth)] = None
+        cuts[Cut(leaves, nodes, count, depth)] = None
     made = {s.output.name for s in node.steps}
     found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, tuple(cuts), limits))
   return found
 
 
-def _unions(choices: Sequence[Sequence[Cut]], limits: Limits, leaves: int) -> list[Cut]:
-  """A cut of every operand, joined, within the limits; not how many contractions they have.
+def _unions(
+  choices: Sequence[Sequence[Cut]], limits: Limits, leaves: int
+) -> list[tuple[frozenset[str], frozenset[str], int]]:
+  """A cut of every operand, joined, within the limits: leaves, nodes and depth.
 
   ``leaves``: at most so many, of which an operator that contracts activations may have many itself.
   """
-  found = [Cut(frozenset(), frozenset(), 0, 0)]
+  found = [(frozenset[str](), frozenset[str](), 0)]
   for options in choices:
     joined = (
-      Cut(a.leaves | b.leaves, a.nodes | b.nodes, 0, max(a.depth, b.depth)) for a in found for b in options
+      (a_leaves | b.leaves, a_nodes | b.nodes, max(a_depth, b.depth))
+      for a_leaves, a_nodes, a_depth in found
+      for b in options
     )
-    inside = (c for c in joined if len(c.leaves) <= leaves and len(c.nodes) < limits.nodes)
-    distinct = dict[Cut, None]()
-    for cut in inside:
-      distinct[cut] = None
-      if len(distinct) == MOST_UNIONS:
-        break
+    distinct = dict[tuple[frozenset[str], frozenset[str], int], None]()
+    for cut in joined:
+      if len(cut[0]) <= leaves and len(cut[1]) < limits.nodes:
+        distinct[cut] = None
+        if len(distinct) == MOST_UNIONS:
+          break
     found = list(distinct)
   return found
 
 
 def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:
   """Whether both weights and activations alone are contracted."""
-  return len({graph.contracts_weight(n) for n in nodes if graph.contractions(n)}) > 1
+  contracting = nodes & graph.contracting
+  weights = contracting & graph.contracting_weights
+  return 0 < len(weights) < len(contracting)
 
 
 def _meets(graph: Graph, nodes: frozenset[str]) -> bool:
   """Whether two activations are contracted."""
-  return any(graph.contractions(n) and not graph.contracts_weight(n) for n in nodes)
+  return not nodes & graph.contracting <= graph.contracting_weights
 
 
 def _feeds(graph: Graph, cut: Cut, limits: Limits, tensor: str) -> bool:
@@ -169,13 +178,12 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
   def rank(cut: Cut) -> tuple[float, int, tuple[str, ...]]:
     border = sum(graph.elements(x) for x in cut.leaves)
     border += sum(graph.elements(graph.node[n].outputs[0]) for n in cut.nodes & graph.embeddings)
-    size = sum(not graph.moves(n) for n in cut.nodes)
+    size = len(cut.nodes - graph.moves)
     return (border / max(size, 1), -size, tuple(sorted(cut.leaves)))
 
   def kernel(cut: Cut) -> frozenset[str]:
     """What of a cone decides about its kernel; where activations are contracted moves are views, too."""
-    moves = graph.moves if limits.runtime else graph.is_view
-    return frozenset(n for n in cut.nodes - graph.embeddings if not moves(n))
+    return cut.nodes - graph.embeddings - (graph.moves if limits.runtime else graph.views)
 
   kept: list[list[Cut]] = []
   for count in sorted({c.contractions for c in cuts}):

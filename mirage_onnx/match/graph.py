@@ -37,9 +37,14 @@ class Graph:
     self._widen = {n.name for n in program.nodes if any(s.op == "stored" for s in n.steps)}
     self._contracting = {n.name for n in program.nodes if any(s.op == "matmul" for s in n.steps)}
     self._contractions = {n.name: sum(s.op == "matmul" for s in n.steps) for n in program.nodes}
+    self._depths = {n.name: _depth(n) for n in program.nodes}
+    self._elements: dict[str, int] = {}
     self._own: dict[str, dict[str, bool]] = {}
     self._moved, self._picked = self._moved_and_picked()
     self.reasons = {n.name: self._reason(n) for n in program.nodes}
+    #: Nodes that contract, and those of them whose every contraction has a weight.
+    self.contracting = frozenset(n for n, count in self._contractions.items() if count)
+    self.contracting_weights = frozenset(n for n in self.contracting if self.contracts_weight(n))
     self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
     self._yielding = self._yielding_weights()
     #: Nodes that pick rows of a table that are no weights: activations.
@@ -191,11 +196,7 @@ class Graph:
 
   def depth(self, name: str) -> int:
     """Most reductions and contractions of a node that feed each other."""
-    found: dict[object, int] = {}
-    for s in self.node[name].steps:
-      own = s.op in ("matmul", "sum", "mean", "rmax")
-      found[s.output.name] = own + max((found.get(i, 0) for i in s.inputs), default=0)
-    return max(found.values(), default=0)
+    return self._depths[name]
 
   def reduces(self, name: str) -> bool:
     return any(s.op in ("sum", "mean", "rmax") for s in self.node[name].steps)
@@ -214,17 +215,30 @@ class Graph:
     node = self.producer.get(tensor)
     return node if node is not None and self.reasons[node.name] is None else None
 
-  def moves(self, name: str) -> bool:
-    """Whether the node computes nothing, but moves or repeats elements."""
-    return name in self._moves
+  @property
+  def moves(self) -> set[str]:
+    """Nodes that compute nothing, but move or repeat elements."""
+    return self._moves
 
-  def is_view(self, name: str) -> bool:
-    """Whether the node moves nothing in memory: only its shape is new."""
-    return name in self._views
+  @property
+  def views(self) -> set[str]:
+    """Nodes that move nothing in memory: only its shape is new."""
+    return self._views
 
   def elements(self, tensor: str) -> int:
     """As if all that only a run knows were ``ASSUMED``."""
-    return prod(self.program.size(n, self._assumed) for n in self.program.numbers(tensor) or ())
+    if tensor not in self._elements:
+      sizes = (self.program.size(n, self._assumed) for n in self.program.numbers(tensor) or ())
+      self._elements[tensor] = prod(sizes)
+    return self._elements[tensor]
+
+
+def _depth(node: Node) -> int:
+  found: dict[object, int] = {}
+  for s in node.steps:
+    own = s.op in ("matmul", "sum", "mean", "rmax")
+    found[s.output.name] = own + max((found.get(i, 0) for i in s.inputs), default=0)
+  return max(found.values(), default=0)
 
 
 def _is_view(step: Step) -> bool:

@@ -5,10 +5,10 @@ with tensors of the same kind have the same *form*; the region of the first is m
 (``canonical.py``), those of the others are copies of it with their own names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mirage_onnx.ir import Constant, Operand, Program, Region, RegionTensor, Step
+from mirage_onnx.ir import Constant, Operand, Program, Region, RegionTensor, Step, Tensor
 from mirage_onnx.ir.term import walk
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.sinking import viewed
@@ -25,6 +25,21 @@ class _Part:
   number: int
 
 
+@dataclass(slots=True)
+class _Made:
+  """The region of the first cone of a form.
+
+  ``place``: the numbers of its tensors. ``kept``: which of the cone's steps it has, None for each that it
+  has made. ``derived``: of those the names, each the name of a tensor of the cone ("" for none) and what is
+  behind it; None until a copy asks.
+  """
+
+  region: Region
+  place: dict[str, int]
+  kept: list[int | None]
+  derived: list[tuple[str, str, str]] | None = None
+
+
 class RegionMaker:
   """``make_region`` of one program, which does not do the same work twice.
 
@@ -39,7 +54,7 @@ class RegionMaker:
     self._order = {n.name: i for i, n in enumerate(program.nodes)}
     self._reads = {n.name: n.operands for n in program.nodes}
     self._parts: dict[str, _Part] = {}
-    self._made: dict[Form, tuple[Region, dict[str, int], list[int | None]]] = {}
+    self._made: dict[Form, _Made] = {}
 
   def make(self, covered: frozenset[str], yielded: frozenset[str]) -> Region:
     """The canonical region of the nodes ``covered`` that yields these of what they make.
@@ -66,48 +81,46 @@ class RegionMaker:
       self.work += len(walk(region.terms))
       at = {s: i for i, s in enumerate(own)}
       kept = [at.get(s) for s in region.steps]
-      self._made[key] = region, self._numbered(nodes, region.steps), kept
+      self._made[key] = _Made(region, self._numbered(nodes, region.steps), kept)
       return region
-    first, place, kept = self._made[key]
-    if None not in kept:
-      return self._copy(first, place, nodes, tuple(own[i] for i in kept if i is not None))
-    steps = self._renamed(first, place, nodes, own)
+    first = self._made[key]
+    if None not in first.kept:
+      return self._copy(first, nodes, tuple(own[i] for i in first.kept if i is not None))
+    steps = self._renamed(first, own)
     if steps is None:
       live = tuple(i for i in inputs if i not in self._program.constants)
       steps = tuple(viewed(self._program, own, live, outputs).steps)
-    return self._copy(first, place, nodes, steps)
+    return self._copy(first, nodes, steps)
 
-  def _renamed(
-    self, first: Region, place: dict[str, int], nodes: tuple[str, ...], own: list[Step]
-  ) -> tuple[Step, ...] | None:
+  def _renamed(self, first: _Made, own: list[Step]) -> tuple[Step, ...] | None:
     """The steps of a copy of ``first`` that computes parts of tensors: their names are new ones.
 
     Each is the name of a tensor of the cone and what says which part (``views.py``). ``own``: the steps of
-    ``nodes``. None where it is no such name, or somebody else has it.
+    the copy's nodes. None where it is no such name, or somebody else has it.
     """
-    theirs = [s for n in first.nodes for s in self._nodes[n].steps]
+    theirs = [s for n in first.region.nodes for s in self._nodes[n].steps]
     same: dict[Operand, Operand] = {}
     for s, mine in zip(theirs, own, strict=True):
       for x, y in zip((*s.inputs, s.output.name), (*mine.inputs, mine.output.name), strict=True):
         if same.setdefault(x, y) != y:
           return None
-    bases, taken = [x for x in same if isinstance(x, str)], {*same.values()}
-    for x in place:
-      if x in same:
-        continue
-      base = max((y for y in bases if x.startswith(y)), key=len, default="")
-      name = f"{same[base]}{x.removeprefix(base)}" if base else ""
+    if first.derived is None:
+      first.derived = _derived(first.place, same)
+    taken = {*same.values()}
+    for x, base, more in first.derived:
+      name = f"{same[base]}{more}" if base else ""
       if not base or name in taken or name in self._program.tensors:
         return None
       taken.add(name)
       same[x] = name
     return tuple(
-      replace(
-        s,
-        inputs=tuple(same.get(i, i) for i in s.inputs),
-        output=replace(s.output, name=str(same[s.output.name])),
+      Step(
+        s.op,
+        tuple([same.get(i, i) for i in s.inputs]),
+        Tensor(str(same[s.output.name]), s.output.dtype, s.output.shape),
+        s.attr,
       )
-      for s in first.steps
+      for s in first.region.steps
     )
 
   def _numbered(self, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> dict[str, int]:
@@ -137,14 +150,9 @@ class RegionMaker:
     shown = (tensor.dtype, tensor.shape) if tensor else None
     return shown, name in program.weights, constant and _value(constant), program.bands.get(name)
 
-  def _copy(
-    self,
-    first: Region,
-    place: dict[str, int],
-    nodes: tuple[str, ...],
-    steps: tuple[Step, ...],
-  ) -> Region:
-    """``first``, in which tensors have the numbers ``place``, with these names instead."""
+  def _copy(self, made: _Made, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> Region:
+    """The region of a form with these names instead of the first ones."""
+    first, place = made.region, made.place
     constants, names = self._program.constants, tuple(self._numbered(nodes, steps))
 
     def own(name: str) -> str:
@@ -156,7 +164,7 @@ class RegionMaker:
       view = replace(x.view, source=source, picks=picks) if x.view and source else None
       return replace(x, tensor=replace(x.tensor, name=own(x.tensor.name)), view=view)
 
-    made = replace(
+    copy = replace(
       first,
       nodes=nodes,
       steps=tuple(_named(s, like) for s, like in zip(steps, first.steps, strict=True)),
@@ -167,8 +175,18 @@ class RegionMaker:
       inner_dims={own(k): v for k, v in first.inner_dims.items()},
     )
     # No tensor of the model is in them; to find them again takes as long as all above.
-    vars(made).update(structure=first.structure, text=first.text, key=first.key)
-    return made
+    vars(copy).update(structure=first.structure, text=first.text, key=first.key)
+    return copy
+
+
+def _derived(place: Iterable[str], same: Iterable[Operand]) -> list[tuple[str, str, str]]:
+  """Names of ``place`` that are not in ``same``, each with the longest there that begins it, and the rest."""
+  known, found = {x for x in same if isinstance(x, str)}, []
+  for x in place:
+    if x not in known:
+      base = next((x[:n] for n in range(len(x), 0, -1) if x[:n] in known), "")
+      found.append((x, base, x.removeprefix(base)))
+  return found
 
 
 def _value(x: Constant) -> Form:

@@ -196,11 +196,12 @@ def _barriers(run: Run) -> dict[str, tuple[str, list[str]]]:
 
 def describe(model: onnx.ModelProto, record: RunRecord) -> None:
   """Says in every custom node, in place, what it stands for: model viewers show a node's text."""
-  by_nodes = {",".join(record.nodes[n].name for n in p.nodes): p for p in record.places}
+  # A node names them in the order of its region, which need not be that of the model.
+  by_nodes: dict[str, PlaceRecord] = {}
+  for p in record.places:
+    by_nodes.setdefault(_in_order(record.nodes[n].name for n in p.nodes), p)
   for node in model.graph.node:
-    stands_for = region_of(node)
-    # In the order of the region, which need not be that of the model.
-    place = by_nodes.get(stands_for) or _by_names(record, stands_for)
+    place = by_nodes.get(_in_order(region_of(node).split(",")))
     if place is not None:
       node.doc_string = _text(record, place)
   for function in model.functions:
@@ -217,9 +218,8 @@ def region_of(node: onnx.NodeProto) -> str:
   return next((p.value for p in node.metadata_props if p.key == REGION), "")
 
 
-def _by_names(record: RunRecord, stands_for: str) -> PlaceRecord | None:
-  wanted = sorted(stands_for.split(","))
-  return next((p for p in record.places if sorted(record.nodes[n].name for n in p.nodes) == wanted), None)
+def _in_order(names: Iterable[str]) -> str:
+  return ",".join(sorted(",".join(names).split(",")))
 
 
 def _text(record: RunRecord, place: PlaceRecord) -> str:

@@ -22,7 +22,10 @@ from mirage_onnx.importer.external import check_stored, read_tensor, size_bytes
 #: What the location of such a copy begins with; no file's name has that character.
 MARK = "\0turned "
 #: Bytes that are turned at a time, and the size from which a copy is not made before it is written.
-BLOCK_BYTES, LEAST_BYTES = 1 << 26, 1 << 20
+BLOCK_BYTES, LEAST_BYTES = 1 << 24, 1 << 20
+#: Elements of a tile: along what is innermost in the copy, and in the source. Numpy goes through all of the
+#: one for each of the other, and nothing that a cache has read is still there (five times as long).
+TILE = 64, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Turned:
     return tuple(self.source.dims[p] for p in self.perm)
 
   def blocks(self, folder: Path) -> Iterator[np.ndarray]:
-    """The copy, some of its first dimension at a time.
+    """The copy, some of its first dimension at a time; each is overwritten by the next.
 
     Raises:
         MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
@@ -45,8 +48,25 @@ class Turned:
     check_stored(self.source, folder)
     turned = read_tensor(self.source, folder).transpose(self.perm)
     rows = max(1, BLOCK_BYTES // max(1, turned.dtype.itemsize * prod(turned.shape[1:])))
+    room = np.empty((min(rows, turned.shape[0]), *turned.shape[1:]), turned.dtype)
     for start in range(0, turned.shape[0], rows):
-      yield np.ascontiguousarray(turned[start : start + rows])
+      block = turned[start : start + rows]
+      made = room[: block.shape[0]]
+      _copy(block, made)
+      yield made
+
+
+def _copy(block: np.ndarray, made: np.ndarray) -> None:
+  """Copy elements in tiles that a cache holds. ``made`` is in C order, ``block`` a transposed one."""
+  last, inner = block.ndim - 1, int(np.argmin(block.strides))
+  if inner == last:
+    made[...] = block
+    return
+  for i in range(0, block.shape[inner], TILE[1]):
+    for j in range(0, block.shape[last], TILE[0]):
+      at = [slice(None)] * block.ndim
+      at[inner], at[last] = slice(i, i + TILE[1]), slice(j, j + TILE[0])
+      made[tuple(at)] = block[tuple(at)]
 
 
 def can_turn(source: onnx.TensorProto) -> bool:
@@ -96,7 +116,7 @@ def held(model: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
   for tensor in model.graph.initializer:
     if (made := turned_of(tensor)) is not None:
       assert folder is not None
-      data = np.concatenate(list(made.blocks(folder)))
+      data = np.concatenate([block.copy() for block in made.blocks(folder)])
       tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
   return model
 

@@ -11,10 +11,10 @@ from itertools import chain
 
 from mirage_onnx import deadline
 from mirage_onnx.errors import MirageError, Rejection
+from mirage_onnx.garbage import young_only
 from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts, StateLimitError
-from mirage_onnx.superopt.garbage import young_only
 from mirage_onnx.superopt.hooks import Hooks, NoStore
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_units import KeptUnits

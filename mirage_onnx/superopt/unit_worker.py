@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import IO
 
+from mirage_onnx.garbage import young_only
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
-from mirage_onnx.superopt.garbage import young_only
 from mirage_onnx.superopt.outlines import Depth, Derivations, Outline, Reads
 from mirage_onnx.superopt.result import Allow, SearchBound
 from mirage_onnx.superopt.search_setting import generator_digest
