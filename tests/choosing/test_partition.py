@@ -284,8 +284,7 @@ def test_a_proven_choice_is_solved_once(monkeypatch):
   found = list(find_candidates(program).candidates)
   node_us = {n.name: pick.randint(1, 20) / 2 for n in program.nodes}
   times, kept, solved = [0.5] * len(found), Kept(), []
-  milp = optimize.milp
-  monkeypatch.setattr(optimize, "milp", lambda *a, **k: solved.append(1) or milp(*a, **k))
+  monkeypatch.setattr(optimize, "milp", lambda *a, milp=optimize.milp, **k: solved.append(1) or milp(*a, **k))
   want = choose(program, found, times, node_us, kept=kept)
   assert want and len(solved) == len(kept) - 1 > 0
   count = len(solved)
