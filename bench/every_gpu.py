@@ -6,8 +6,10 @@
 For every golden program and architecture: the first of what the search finds, and of the golden program's
 best numbers, that compiles for it (a kernel that spills does not), with its shared memory and registers; both
 run reduced in the emulator, the golden one also at small odd sizes, all checks on. Random block graphs
-likewise, with whatever numbers they have: their spills are counted, and equal texts run once. What is in the
-state file is not done again, unless it was done by other source. Exit 1 where anything is wrong.
+likewise, with whatever numbers they have: their spills are counted. Every architecture's text is compiled for
+it; equal texts run once. Those that NVRTC is slow with (``SLOW_S``; 8 in 100, half of the time) come when
+all others are done, and are counted as ``slow_left`` until then. What is in the state file is not done again,
+unless it was done by other source. Exit 1 where anything is wrong.
 """
 
 import argparse
@@ -47,10 +49,13 @@ from mirage_onnx.verify.prover import prover
 
 #: Random kernels of a job.
 SEEDS = 10
+#: Seconds of processor time for the first architecture's kernels after which the others' are put off.
+SLOW_S = 0.6
 #: Seconds of a search, candidates that are tried, seconds of a program in the emulator.
 SEARCH_S, TRIED, EMULATED_S = 10.0, 40, 120.0
 #: What decides a row: of random kernels nothing of the search.
 _TEXTS = (*EMULATION_SOURCES, "codegen", "lower", "instructions")
+FIRST = next(iter(ARCHITECTURES))
 SOURCES = {"random": _TEXTS, "golden": (*_TEXTS, *SEARCH_SOURCES, "tune/refine.py")}
 
 
@@ -116,27 +121,25 @@ def within(source, cubin, target):
   )
 
 
-def random_seeds(first_seed, count):
-  """Outcomes of random kernels: architecture -> kind -> how many; and what is wrong."""
-  counts, wrong = {arch: Counter() for arch in ARCHITECTURES}, []
-  cases = [random_kernel(seed) for seed in range(first_seed, first_seed + count)]
+def random_seeds(first_seed, count, put_off=True):
+  """Outcomes of random kernels: architecture -> kind -> how many; what is wrong; seeds that are put off."""
+  counts, wrong, slow = {arch: Counter() for arch in ARCHITECTURES}, [], []
   subjects = {}
-  for arch in ARCHITECTURES:
-    target = target_of(arch)
-    for case in cases:
-      subject = emitted(for_target(case, target), target)
-      key = tuple(s.text for s in subject.sources) or (arch, case.seed)
-      subjects.setdefault(key, (subject, []))[1].append(arch)
-      for source in subject.sources:
-        try:
-          cubin = compile_cubin(source.text, target, name=source.name)
-          counts[arch]["compiled"] += 1
-          if not within(source, cubin, target):
-            wrong.append(f"{arch} seed {case.seed}: {source.name} does not fit")
-        except RejectionError as error:
-          counts[arch][error.rejection.code] += 1
-          if error.rejection.code != "SPILLS":
-            wrong.append(f"{arch} seed {case.seed}: {error.rejection.reason}")
+  for case in (random_kernel(seed) for seed in range(first_seed, first_seed + count)):
+    own = []
+    for arch in ARCHITECTURES:
+      target = target_of(arch)
+      subject, started = emitted(for_target(case, target), target), time.process_time()
+      own.append((arch, subject, [outcome(source, target) for source in subject.sources]))
+      if put_off and arch == FIRST and time.process_time() - started > SLOW_S:
+        slow.append(case.seed)
+        break
+    else:
+      for arch, subject, kernels in own:
+        key = tuple(s.text for s in subject.sources) or (arch, case.seed)
+        subjects.setdefault(key, (subject, []))[1].append(arch)
+        counts[arch].update(kind for kind, _ in kernels)
+        wrong += [f"{arch} seed {case.seed}: {why}" for _, why in kernels if why]
   open_ = [s for s, _ in subjects.values() if s.outcome is None]
   for at in range(0, len(open_), TOGETHER):
     for subject, module, kernels in compiled(open_[at : at + TOGETHER]):
@@ -146,7 +149,17 @@ def random_seeds(first_seed, count):
       counts[arch][subject.outcome.kind] += 1
       if subject.outcome.is_bad:
         wrong.append(f"{arch}: {subject.outcome}")
-  return {"counts": counts, "wrong": wrong}
+  return {"counts": counts, "wrong": wrong, "slow": slow}
+
+
+def outcome(source, target):
+  """(``compiled`` or why not, what is wrong with that) of a kernel."""
+  try:
+    cubin = compile_cubin(source.text, target, name=source.name)
+  except RejectionError as error:
+    code = error.rejection.code
+    return code, "" if code == "SPILLS" else error.rejection.reason
+  return "compiled", "" if within(source, cubin, target) else f"{source.name} does not fit"
 
 
 def answer(job):
@@ -154,21 +167,21 @@ def answer(job):
   kind, *rest = job
   job = {"job": job, "source": made_by(kind)}
   try:
-    return {**job, **(golden(*rest) if kind == "golden" else random_seeds(*rest))}
+    return {**job, **(golden(*rest) if kind == "golden" else random_seeds(*rest, put_off=kind == "random"))}
   except Exception:
     return {**job, "crash": traceback.format_exc()[-1500:]}
 
 
 def made_by(kind):
   """A hash of the source that decides rows of this kind."""
-  return source_digest(*dict.fromkeys(SOURCES[kind]))
+  return source_digest(*dict.fromkeys(SOURCES["golden" if kind == "golden" else "random"]))
 
 
 def wrong_of(row):
   """What is wrong in a row."""
   if "crash" in row:
     return [f"{row['job']}: {row['crash']}"]
-  if row["job"][0] == "random":
+  if row["job"][0] != "golden":
     return row["wrong"]
   name, found = " ".join(row["job"][1:]), []
   for which in ("searched", "golden"):
@@ -205,6 +218,17 @@ def summary(rows):
   return table
 
 
+def put_off(jobs, rows):
+  """The jobs of seeds that those of a batch were slow with."""
+  return [("slow", seed, 1) for j in jobs if j in rows for seed in rows[j].get("slow", ())]
+
+
+def remaining(jobs, rows, kinds):
+  """What is not done; what was put off when all else is."""
+  left = ([j for j in some if j not in rows and j[0] in kinds] for some in (jobs, put_off(jobs, rows)))
+  return next(filter(None, left), [])
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -228,18 +252,21 @@ def main():
   every = max(1, len(jobs) // max(1, len(batches)))
   for i, batch in enumerate(batches):  # both kinds from the start: the time may end
     jobs.insert(i * (every + 1), batch)
-  todo = [j for j in jobs if j not in rows and options.only in (None, j[0])]
+  kinds = {None: ("golden", "random", "slow"), "random": ("random", "slow")}.get(options.only, ("golden",))
   with Pool(options.jobs) as pool, options.state.open("a") as file, suppress(Late):
-    answers = pool.imap_unordered(answer, todo)  # at the end of the block what still runs is ended
-    for _ in todo:
-      row = answers.next(max(1.0, deadline - time.monotonic()))
-      rows[tuple(row["job"])] = row
-      file.write(json.dumps(row) + "\n")
-      file.flush()
+    while todo := remaining(jobs, rows, kinds):
+      answers = pool.imap_unordered(answer, todo)  # at the end of the block what still runs is ended
+      for _ in todo:
+        row = answers.next(max(1.0, deadline - time.monotonic()))
+        rows[tuple(row["job"])] = row
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+  jobs += put_off(jobs, rows)
   found = [rows[j] for j in jobs if j in rows]
   wrong = [w for r in found for w in wrong_of(r)]
   record = {
     **facts(("numpy", "scipy", "nvidia-cuda-nvrtc")), "jobs": len(jobs), "done": len(found),
+    "slow_left": sum(j[0] == "slow" and j not in rows for j in jobs),
     "by_source": Counter(r["source"][:12] for r in found), "source": made_by("golden")[:12],
     "architectures": summary(found), "wrong": wrong,
   }  # fmt: skip

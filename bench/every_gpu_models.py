@@ -1,6 +1,7 @@
 """Whole models for every architecture: of each region a program that compiles, fits and runs right reduced.
 
-    python bench/every_gpu_models.py [--jobs 8] [--seconds 500] [--state DIR] [--out OUT.json] [NAME ...]
+    python bench/every_gpu_models.py [--jobs 8] [--seconds 500] [--partition 80] [--search 4]
+                                     [--state DIR] [--out OUT.json] [NAME ...]
 
 Models of models/architectures/real.tar.xz, those of ../shared/whole if none is named. Each is partitioned
 for an H200 with all its regions, as if ONNX Runtime had no kernels: what verifies is replaced, however slow.
@@ -48,7 +49,7 @@ from mirage_onnx.tune import emulated
 from mirage_onnx.tune.emulated import EMULATED
 from mirage_onnx.verify.prover import prover
 
-#: Seconds of a partition, which is searched by one core, and of a region's search for an architecture.
+#: The most seconds of a partition, which one core searches, and of a region's search for an architecture.
 PARTITION_S, SEARCH_S = 80.0, 4.0
 # There is time for more than before a kernel ships.
 emulated.MOST_WORK, emulated.TIMEOUT_S = 1 << 24, 60
@@ -142,6 +143,8 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
   parser.add_argument("--seconds", type=float, default=1e9)
+  parser.add_argument("--partition", type=float, default=PARTITION_S, metavar="S", help="more where others")
+  parser.add_argument("--search", type=float, default=SEARCH_S, metavar="S", help="take the cores")
   parser.add_argument("--state", type=Path, default=ROOT / "build" / "every_gpu_models")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "every_gpu_models.json")
   parser.add_argument(
@@ -150,6 +153,7 @@ def main():
   parser.add_argument("names", nargs="*")
   options = parser.parse_args()
   deadline = time.monotonic() + options.seconds
+  globals().update(PARTITION_S=options.partition, SEARCH_S=options.search)  # which workers inherit
   options.state.mkdir(parents=True, exist_ok=True)
   state = options.state / "rows.jsonl"
   kept = map(json.loads, state.read_text().splitlines()) if state.exists() else ()

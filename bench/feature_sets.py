@@ -142,9 +142,8 @@ def drawn(name):
   return draw(region, usual_weights(region), np.random.default_rng(0))
 
 
-def measured(gpu, name, sets, values):
+def measured(gpu, region, sets, values):
   """Times and errors of the compiled programs of each set of features: name of the set -> points."""
-  region = PROGRAMS[name]()
   data, oracle = values
   arms, points, found = [], [], {}
   with gpu.scope():
@@ -165,8 +164,13 @@ def measured(gpu, name, sets, values):
   return {"limit_us": statistics(times[0])["us"], "sets": found}
 
 
+def best_of(result):
+  """The least time of each set of features; None where nothing compiled."""
+  return {w: min((p["us"] for p in ps), default=None) for w, ps in result["sets"].items()}
+
+
 def row_of(result):
-  best = {w: min((p["us"] for p in ps), default=None) for w, ps in result["sets"].items()}
+  best = best_of(result)
   own = best["own"]
   result["streams"] = own is not None and result["limit_us"] >= STREAMS * own
   result["best_us"] = best
@@ -245,7 +249,7 @@ def timed(names, targets, kept, options):
       result = {"program": name, "refused": {w: r for w, (_, r) in both.items()}}
       try:
         found = {w: done for w, (done, _) in both.items()}
-        result |= measured(gpu, name, found, values.pop(name).result())
+        result |= measured(gpu, PROGRAMS[name](), found, values.pop(name).result())
       except RejectionError as error:
         record.setdefault("not_measured", {})[name] = f"{error.rejection.code}: {error.rejection.reason}"
         continue

@@ -1,11 +1,12 @@
 """Fits the weights of ``cost/kernel_time.py`` to what kernels took on a GPU; says how far they are off.
 
-    python3 bench/fit_costs.py [--fit] [--worst 12] bench/results/h100/kernel_times.json ...
+    python3 bench/fit_costs.py [--fit] [--worst 12] [--l2 TBPS] bench/results/h100/kernel_times.json ...
 
 Of the records only times and numbers are read: the counts are those of the present tree. Printed is measured
 over predicted, per kind of plan and for golden programs and speed rows: the geometric mean, and the factor
 within which 95 % are. ``--fit``: with the weights that are best for these kernels (least squares of the
-logarithms, half of the kernels left out of the fit are shown, too), else with those of the tree.
+logarithms, half of the kernels left out of the fit are shown, too), else with those of the tree. ``--l2``: as
+if the GPU's row had another rate of L2.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import json
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -125,9 +126,11 @@ def main():
   parser.add_argument("records", nargs="+", type=Path)
   parser.add_argument("--target", default="h100")
   parser.add_argument("--fit", action="store_true")
+  parser.add_argument("--l2", type=float, default=0.0, metavar="TBPS")
   parser.add_argument("--worst", type=int, default=0)
   options = parser.parse_args()
   times, target = measured(options.records), get_target(options.target)
+  target = replace(target, l2_tbps=options.l2 or target.l2_tbps)
   groups = ("goldens", "programs", "speed", "models")
   work = [(*w, times[n][0]) for w in every_kernel(groups, MOST_POINTS) if (n := name_of(*w)) in times]
   with ProcessPoolExecutor(os.cpu_count()) as pool:

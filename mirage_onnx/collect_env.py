@@ -65,7 +65,10 @@ def verdict(facts: dict[str, Any]) -> str:
   if str(facts["nvrtc"]).startswith("none"):
     return "not ready: pip install --force-reinstall nvidia-cuda-nvrtc cuda-bindings"
   if not isinstance(gpu, list) or not gpu:
-    return "ready to optimize for an H200 by prediction (there is no GPU here); results run on the CPU, too"
+    said = "ready to optimize by prediction, for an H200 or another --target (there is no GPU here)"
+    return f"{said}; results run on the CPU, too"
+  if why := _guarded(lambda: _without_kernels(gpu[0])):
+    return f"ready, but not for this GPU: {why}; models run their original operators there"
   if "CUDAExecutionProvider" not in runtime:
     return "not ready for this GPU: pip uninstall onnxruntime; pip install 'mirage-onnx[cu13]'"
   serves = re.search(r"driver for CUDA (\d+)", gpu[0])
@@ -76,6 +79,17 @@ def verdict(facts: dict[str, Any]) -> str:
     first = gpu[0].partition(", ")[0]
     return f"ready; kernels are chosen for GPU {first}: CUDA_VISIBLE_DEVICES says which one is 0"
   return "ready"
+
+
+def _without_kernels(gpu: str) -> str:
+  """Why there are no kernels for a GPU of ``gpus``; empty where there are."""
+  from mirage_onnx.targets import TOO_OLD, architecture_of
+
+  number = re.search(r"sm_(\d+)(\d)", gpu)
+  capability = (int(number[1]), int(number[2])) if number else None
+  if capability is None or architecture_of(capability) is not None:
+    return ""
+  return TOO_OLD if capability < (8, 0) else f"{gpu.partition(', ')[2].partition(',')[0]} has no row"
 
 
 def to_text(facts: dict[str, Any]) -> str:

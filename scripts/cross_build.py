@@ -5,12 +5,13 @@
 ``gnu`` (as in CI): Debian's g++-aarch64-linux-gnu and g++-mingw-w64-x86-64-posix, half a minute. ``zig``: the
 compiler of ziglang (PyPI), for glibc 2.28 on aarch64; ``--zig``: a Python that has it; default: that of
 ``scripts/build_wheels.sh``. What comes out has to be of the right machine and export what ONNX Runtime and
-Python ask for. That for aarch64 runs in QEMU, if that is there (Debian's qemu-user): it has to say of the
-bundle of an optimized model, and of a GPU, what this machine's library says (``cross_try.cc``). Prints a row
-of docs/compatibility.md for each; exit 1 where one is wrong.
+Python ask for. That for aarch64 runs in QEMU, that for Windows in Wine, if they are there (Debian's
+qemu-user, wine64): it has to say of the bundle of an optimized model, and of a GPU, what this machine's
+library says (``cross_try.cc``). Prints a row of docs/compatibility.md for each; exit 1 where one is wrong.
 """
 
 import argparse
+import os
 import shutil
 import struct
 import subprocess
@@ -26,7 +27,7 @@ SOURCES = ROOT / "cpp" / "ort_custom_ops"
 class Target:
   """``machine``: its number in a library's header; ``options``: of the linker; ``gnu``: GNU's compiler.
 
-  ``static``: what it takes to need no other library of the compiler.
+  ``static``: what it takes to need no other library of the compiler. ``runs``: what runs its programs here.
   """
 
   file: str
@@ -35,15 +36,19 @@ class Target:
   gnu: str
   options: tuple[str, ...]
   static: tuple[str, ...]
+  runs: tuple[str, ...]
 
 
 TARGETS = {
   "aarch64-linux-gnu": Target(
     "libmirage_onnx_ops.so", 183, "aarch64-linux-gnu.2.28", "aarch64-linux-gnu-g++",
-    ("-Wl,-z,nodelete", "-Wl,--no-undefined", "-ldl", "-lpthread"), ("-static-libstdc++", "-static-libgcc"),
+    ("-Wl,-z,nodelete", "-Wl,--no-undefined", "-ldl", "-lpthread"),
+    ("-static-libstdc++", "-static-libgcc", "-ldl"),
+    ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"),
   ),
   "x86_64-windows-gnu": Target(
-    "mirage_onnx_ops.dll", 0x8664, "x86_64-windows-gnu", "x86_64-w64-mingw32-g++-posix", (), ("-static",)
+    "mirage_onnx_ops.dll", 0x8664, "x86_64-windows-gnu", "x86_64-w64-mingw32-g++-posix", (), ("-static",),
+    ("wine",),
   ),
 }  # fmt: skip
 EXPORTS = (b"RegisterCustomOps", b"mirage_counters_json", b"mirage_counters_mark", b"mirage_hide_ops")
@@ -91,8 +96,9 @@ def wrong(data, target):
 
 
 def ran(name, made, folder):
-  """What the library did in QEMU: (wrong, note); neither where that is not there, or there is none for it."""
-  if name != "aarch64-linux-gnu" or shutil.which("qemu-aarch64") is None:
+  """What the library did in an emulator: (wrong, note); neither where there is none."""
+  target = TARGETS[name]
+  if shutil.which(target.runs[0]) is None:
     return "", ""
   import mirage_onnx
   from mirage_onnx.custom_op.library import get_library_path
@@ -101,18 +107,25 @@ def ran(name, made, folder):
   model = mirage_onnx.optimize(ROOT / "models" / "rmsnorm_linear.onnx", target="h200,a100").model
   bundle = folder / "bundle"
   bundle.write_bytes(next(i.raw_data for i in model.graph.initializer if i.name == BUNDLE_NAME))
-  said = []
-  for compiler, runs, library in (
-    ("g++", (), get_library_path()),
-    (TARGETS[name].gnu, ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"), made),
-  ):
-    program = folder / f"try-{compiler}"
-    source = Path(__file__).with_name("cross_try.cc")
-    subprocess.run([compiler, "-std=c++17", "-O1", "-o", str(program), str(source), "-ldl"], check=True)
-    command = [*runs, str(program), str(library), str(bundle)]
-    said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-  here, there = said
-  return ("", ", says in QEMU of a bundle what this machine's says") if here == there else (there[-600:], "")
+  here = said("g++", ("-ldl",), (), get_library_path(), bundle)
+  try:
+    there = said(target.gnu, target.static, target.runs, made, bundle)
+  except (subprocess.SubprocessError, OSError) as error:  # the emulator may not start in a container
+    return "", f"; {target.runs[0]} did not run it ({type(error).__name__})"
+  if here != there:
+    return there[-600:] or "nothing", ""
+  return "", f", says in {target.runs[0]} of a bundle what this machine's says"
+
+
+def said(compiler, options, runs, library, bundle):
+  """What ``cross_try.cc`` prints of a library and a bundle."""
+  program = bundle.with_name(f"try-{compiler}.exe")
+  source = Path(__file__).with_name("cross_try.cc")
+  subprocess.run([compiler, "-std=c++17", "-O1", "-o", program, source, *options], check=True)
+  surroundings = os.environ | {"WINEPREFIX": str(bundle.parent.resolve() / "wine"), "WINEDEBUG": "-all"}
+  command = [*runs, program, library, bundle]
+  done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=surroundings)
+  return done.stdout.replace("\r", "")
 
 
 def main():

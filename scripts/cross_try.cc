@@ -1,7 +1,11 @@
 // Opens the custom-op library and asks it of a bundle: scripts/cross_build.py compiles this for the machine
 // that it is on and for another one, which an emulator runs, and compares what both print.
 
+#ifdef _WIN32
+#include <windows.h>
+#else
 #include <dlfcn.h>
+#endif
 
 #include <cstdint>
 #include <cstdio>
@@ -10,18 +14,30 @@
 #include <string>
 #include <vector>
 
+#ifdef _WIN32
+void* open_library(const char* name) { return reinterpret_cast<void*>(LoadLibraryA(name)); }
+std::string why_not() { return "error " + std::to_string(GetLastError()); }
+void* symbol(void* library, const char* name) {
+  return reinterpret_cast<void*>(GetProcAddress(reinterpret_cast<HMODULE>(library), name));
+}
+#else
+void* open_library(const char* name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL); }
+std::string why_not() { return dlerror(); }
+void* symbol(void* library, const char* name) { return dlsym(library, name); }
+#endif
+
 template <class Function>
 Function* find(void* library, const char* name) {
-  void* found = dlsym(library, name);
+  void* found = symbol(library, name);
   if (found == nullptr) std::printf("no %s\n", name);
   return reinterpret_cast<Function*>(found);
 }
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
-  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  void* library = open_library(argv[1]);
   if (library == nullptr) {
-    std::printf("not opened: %s\n", dlerror());
+    std::printf("not opened: %s\n", why_not().c_str());
     return 1;
   }
   std::ifstream file(argv[2], std::ios::binary);

@@ -24,7 +24,13 @@ def facts(packages=(), **change):
   ("found", "said"),
   [
     (facts(), "ready"),
-    (facts(gpus=NO_GPU, onnxruntime=CPU), "ready to optimize for an H200 by prediction"),
+    (facts(gpus=NO_GPU, onnxruntime=CPU), "ready to optimize by prediction, for an H200 or another --target"),
+    (
+      facts(gpus=["0: Tesla T4, sm_75, 40 units"], onnxruntime=CPU),
+      "ready, but not for this GPU: kernels need",
+    ),
+    (facts(gpus=["0: a later one, sm_130, 9 units"]), "ready, but not for this GPU: sm_130 has no row"),
+    (facts(gpus=["0: NVIDIA H100 80GB HBM3 MIG 3g.40gb, sm_90, 60 multiprocessors"]), "ready"),
     (facts(gpus=[]), "ready to optimize"),
     (facts([("scipy", "not installed")]), "not ready: pip install scipy"),
     (
@@ -49,6 +55,7 @@ def facts(packages=(), **change):
 def test_verdict(found, said):
   text = verdict(found)
   assert said in text and text.startswith("ready") == said.startswith("ready") and "\n" not in text
+  assert text == said or said != "ready"
 
 
 def test_of_this_machine():

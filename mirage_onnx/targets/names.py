@@ -2,7 +2,7 @@
 
     rtx4090  RTX 4090  NVIDIA GeForce RTX 4090      a row, by its name or the driver's
     a100  h100-sxm  rtxpro6000                      other names of rows
-    sm_86                                           the slowest row of an architecture
+    sm_86  compute_86  8.6                          the slowest row of an architecture
     sm_86x46                                        a GPU of that architecture with 46 multiprocessors
 
 The last is the name of every GPU without a row (``of_size``). It says all that a kernel's text depends on,
@@ -19,11 +19,22 @@ from mirage_onnx.targets.rows import TARGETS
 
 #: Other names, as ``_plain`` writes them.
 _ALSO = {
-  "a100": "a100-80gb", "a100sxm": "a100-80gb", "a100pcie": "a100-pcie-80gb", "agxorin": "orin",
-  "jetsonagxorin": "orin", "h100sxm": "h100", "h100sxm5": "h100", "gracehopper": "gh200", "dgxspark": "gb10",
-  "rtxpro6000blackwell": "rtx-pro-6000",
+  "a100": "a100-80gb", "a100sxm": "a100-80gb", "a100sxm40gb": "a100-40gb", "a100sxm80gb": "a100-80gb",
+  "a100pcie": "a100-pcie-80gb", "agxorin": "orin", "jetsonagxorin": "orin", "h100sxm": "h100",
+  "h100sxm5": "h100", "h10080gb": "h100", "h100sxm80gb": "h100", "h100sxm580gb": "h100", "h200sxm": "h200",
+  "gracehopper": "gh200", "dgxspark": "gb10", "rtxpro6000blackwell": "rtx-pro-6000",
 }  # fmt: skip
-_OLD = re.compile(r"(t4|tesla.*|v100.*|quadrort.*|rtx20\d\d.*|sm(3|5|6|7)\d)")
+_OLD = re.compile(
+  r"(t4g?|tesla.*|[vpkm]\d{1,3}|v100.*|p100.*|gtx.*|titan.*|quadro.*|rtx[2-8]000|rtx20\d\d.*|sm(3|5|6|7)\d)"
+)
+#: GPUs without a row, by words that begin their names: kernels for the architecture run on them.
+_KIN = (
+  ("sm_80", r"a30|a100|a800"), ("sm_86", r"a2|a10|a16|a40|(rtx)?a[2-6]\d00|rtx30\d\d"),
+  ("sm_87", r"(jetson)?orin"), ("sm_89", r"l40|l20|l2|rtx40\d\d|(rtx)?\d000ada"),
+  ("sm_90a", r"h100|h200|h800|h20"), ("sm_100a", r"b100|b200|gb200"), ("sm_103a", r"b300|gb300"),
+  ("sm_120a", r"rtx50\d\d|rtxpro\d000"),
+)  # fmt: skip
+_DOTTED = re.compile(r"\s*(\d+)\.(\d)(a?)\s*")
 _SIZED = re.compile(r"sm(\d+a?)x(\d+)")
 _MOST_MULTIPROCESSORS = 1024
 #: What drivers call GPUs; the others are rows of no GPU.
@@ -36,7 +47,8 @@ def get_target(name: str) -> Target:
   Raises:
       MirageError: TARGET_UNKNOWN, with what there is.
   """
-  plain = _plain(name)
+  said = _DOTTED.fullmatch(name)
+  plain = f"sm{''.join(said.groups())}" if said else re.sub("^compute", "sm", _plain(name))
   names = {_plain(t.name): t for t in TARGETS.values()} | {_plain(t.gpu): t for t in TARGETS.values()}
   if found := names.get(plain) or TARGETS.get(_ALSO.get(plain, "")):
     return found
@@ -48,6 +60,9 @@ def get_target(name: str) -> Target:
     return slowest(architecture)
   if _OLD.fullmatch(plain):
     raise MirageError("TARGET_UNKNOWN", f"no target {name!r}: {TOO_OLD}")
+  if arch := next((a for a, names in _KIN if re.match(names, plain) and "," not in name), None):
+    why = f"it has no row; {arch} makes kernels that run on it ({arch}x46: for 46 multiprocessors)"
+    raise MirageError("TARGET_UNKNOWN", f"no target {name!r}: {why}")
   known = ", ".join(dict.fromkeys((*TARGETS, *ARCHITECTURES)))
   raise MirageError(
     "TARGET_UNKNOWN",

@@ -30,7 +30,7 @@ class Target:
 
   Rates. ``launch_us``: one more empty kernel in a CUDA graph. A kernel in a graph that reads B bytes
   from memory takes launch_us + ramp_us + B / stream_tbps (a fit of measured times, >= 16 MB).
-  ``mma_tflops``: of a library's large fp16 product. ``l2_tbps``: what all multiprocessors read from L2.
+  ``mma_tflops``: of a library's large fp16 product. ``l2_tbps``: what a kernel's loads reach from L2.
   ``lanes`` operations of a multiprocessor in each of ``cycles_per_us``. ``rated``: where they are from.
   ``published_tbps``, ``published_tflops``: the bandwidth of the memory and the dense fp16 products that
   the manufacturer names, which no rate exceeds.

@@ -25,6 +25,8 @@ def test_every_row_by_its_name_and_by_the_drivers(target):
     ("a100", "a100-80gb"), ("A100-40GB", "a100-40gb"), ("H100 SXM", "h100"), ("H100_PCIe", "h100-pcie"),
     ("sm_80", "a100-40gb"), ("sm_86", "a10"), ("SM_89", "l4"), ("sm89", "l4"), ("sm_90", "sm_90"),
     ("sm_90a", "h100-pcie"), ("sm_100", "b200"), ("sm_103a", "b300"), ("sm_120", "rtx5090"),
+    ("compute_86", "a10"), ("8.9", "l4"), ("12.0", "rtx5090"), ("9.0a", "h100-pcie"),
+    ("A100 SXM 40GB", "a100-40gb"), ("H100-SXM5-80GB", "h100"), ("H200 SXM", "h200"),
   ],
 )  # fmt: skip
 def test_other_spellings(said, name):
@@ -42,8 +44,10 @@ def test_a_gpu_of_an_architecture_has_its_limits_and_a_share_of_its_rates(arch):
 
 
 @pytest.mark.parametrize(
-  "said", ["T4", "Tesla T4", "V100", "sm_75", "SM70", "RTX 2080 Ti", "Quadro RTX 8000"]
-)
+  "said",
+  ["T4", "Tesla T4", "V100", "P100", "K80", "sm_75", "7.5", "SM70", "RTX 2080 Ti", "GTX 1660",
+   "Quadro RTX 8000", "TITAN RTX", "RTX 6000"],
+)  # fmt: skip
 def test_older_ones_are_told_so(said):
   with refused("TARGET_UNKNOWN") as error:
     get_target(said)
@@ -51,7 +55,42 @@ def test_older_ones_are_told_so(said):
 
 
 @pytest.mark.parametrize(
-  "said", ["", "h300", "sm_", "sm_85", "sm_86x0", "sm_86x4096", "sm_75x40", "a100,h200", "x" * 400]
+  ("said", "arch"),
+  [
+    ("A30", "sm_80"), ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "sm_80"), ("A10G", "sm_86"),
+    ("NVIDIA RTX A6000", "sm_86"), ("RTX 3080", "sm_86"), ("Jetson Orin NX", "sm_87"), ("L40", "sm_89"),
+    ("NVIDIA GeForce RTX 4080 SUPER", "sm_89"), ("NVIDIA RTX 6000 Ada Generation", "sm_89"),
+    ("NVIDIA H100 NVL", "sm_90a"), ("H20", "sm_90a"),
+    ("GB200", "sm_100a"), ("GB300", "sm_103a"), ("RTX 5080", "sm_120a"),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "sm_120a"),
+  ],
+)  # fmt: skip
+def test_one_without_a_row_is_told_its_architecture(said, arch):
+  with refused("TARGET_UNKNOWN") as error:
+    get_target(said)
+  line = error.value.line()
+  assert (
+    f"{said!r}: it has no row; {arch} makes kernels that run on it ({arch}x46" in line and "\n" not in line
+  )
+  assert get_target(arch).arch == arch
+
+
+@pytest.mark.parametrize(
+  "said",
+  [
+    "",
+    "h300",
+    "80",
+    "8.5",
+    "MI300",
+    "sm_",
+    "sm_85",
+    "sm_86x0",
+    "sm_86x4096",
+    "sm_75x40",
+    "a100,h200",
+    "x" * 400,
+  ],
 )
 def test_unknown_ones_are_told_what_there_is(said):
   with refused("TARGET_UNKNOWN") as error:
