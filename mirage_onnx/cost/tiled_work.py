@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_onnx.instructions import Instruction, fastest_of_warps
-from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, RUNNING, Kind, kind_of
+from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.lower.lanes import Contraction, Lanes
-from mirage_onnx.lower.tiled_layouts import Chosen, Conversion, conversions, is_wide, lanes_of
+from mirage_onnx.lower.thread_graph import varying
+from mirage_onnx.lower.tiled_layouts import Chosen, Conversion, after_matmul, conversions, is_wide, lanes_of
 from mirage_onnx.target import Target
 
 
@@ -127,13 +128,9 @@ class TiledWork:
     with_mma = any(op.op == "matmul" for op in ops)
     lanes, uses = lanes_of(kernel, known) if with_mma else ((Lanes(),) * len(ops), ())
     cuts = _cuts(kernel)
-    repeats = _repeats(kernel)
-    after: list[bool] = []
-    products: list[ProductWork] = []
-    for i, op in enumerate(ops):
-      after.append(op.op == "matmul" or any(after[a] for a in op.args))
-      if op.op == "matmul":
-        products.append(_product(kernel, i, cuts, repeats[i], after))
+    repeats = varying(kernel)
+    after = after_matmul(kernel)
+    products = [_product(kernel, i, cuts, repeats[i], after) for i, op in enumerate(ops) if op.op == "matmul"]
     deep = set(products[-1].depth) if products else set()
     deep |= {(a, c) for own in cuts for a, c in own.items() if c & CutLevels.LOOP}
     values = tuple(
@@ -161,16 +158,6 @@ def _cuts(kernel: Kernel) -> list[dict[str, int]]:
         if axis in own:
           own[axis] |= cut
     found.append(own)
-  return found
-
-
-def _repeats(kernel: Kernel) -> list[bool]:
-  """For each value, whether it is another one in every iteration."""
-  found: list[bool] = []
-  for op in kernel.ops:
-    again = op.fmap is not None or op.op in RUNNING
-    again = again or any(found[a] for a in op.args)
-    found.append(again and op.phase is Phase.LOOP)
   return found
 
 
@@ -220,10 +207,7 @@ def _live(kernel: Kernel, values: tuple[BlockValue, ...]) -> tuple[tuple[tuple[i
   """
   ops = kernel.ops
   end = len(ops)
-  users: list[list[int]] = [[] for _ in ops]
-  for i, op in enumerate(ops):
-    for a in op.args:
-      users[a].append(i)
+  users = kernel.users
   saved = {s.arg for s in kernel.saves}
   with_mma = any(op.op == "matmul" for op in ops)
   held: dict[int, tuple[int, int]] = {}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from math import prod
 
 from mirage_onnx.ir import DType, KTensor, Phase
-from mirage_onnx.ir.block_ops import RUNNING
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
@@ -16,6 +15,7 @@ from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.lowered import Whereabouts
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held, ThreadStep
+from mirage_onnx.lower.thread_graph import varying
 
 #: Registers of a lane up to which a packed operand stays through the loop.
 MOST_RESIDENT = 64
@@ -47,10 +47,7 @@ class Demand(Whereabouts):
   known: dict[tuple[int, Form], bool] = field(default_factory=dict)
 
   def __post_init__(self) -> None:
-    for op in self.assignment.kernel.ops:
-      own = op.op in RUNNING or op.fmap is not None
-      known = own or any(self.varies[a] for a in op.args)
-      self.varies.append(op.phase is Phase.LOOP and known)
+    self.varies = varying(self.assignment.kernel)
 
   def run_of(self, index: int) -> str:
     """The run that value ``index`` is made in."""

@@ -120,17 +120,26 @@ class Grid:
     return AxisTile(axis, extents[axis], extents[axis], None)
 
 
-def check_maps(graph: UGraph, kernel: Kernel) -> None:
-  """Every load and save is cut by the grid wherever its tensor has a grid axis.
+def check_types(graph: UGraph, kernel: Kernel) -> None:
+  """Every load has its tensor's type.
 
   Raises:
-      RejectionError: LAYOUT, an axis is whole in one operand and split by the grid in another;
-          EMIT_UNSUPPORTED, a load whose type is not its tensor's.
+      RejectionError: EMIT_UNSUPPORTED, one has not.
   """
   for load in kernel.loads:
     stored = graph.tensor(load.tensor).dtype
     if load.dtype is not stored:
       raise RejectionError("EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}")
+
+
+def check_maps(graph: UGraph, kernel: Kernel) -> None:
+  """Every load and save is cut by the grid wherever its tensor has a grid axis.
+
+  Raises:
+      RejectionError: LAYOUT, an axis is whole in one operand and split by the grid in another;
+          EMIT_UNSUPPORTED, as ``check_types``.
+  """
+  check_types(graph, kernel)
   for name, maps in [(o.tensor, o.imap) for o in kernel.loads] + [(s.tensor, s.omap) for s in kernel.saves]:
     axes = graph.tensor(name).axes
     for axis, mapped in zip(kernel.grid, maps, strict=False):

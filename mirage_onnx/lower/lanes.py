@@ -215,10 +215,7 @@ def _choices(frames: tuple[Lanes, ...], axes: tuple[str, ...]) -> tuple[Lanes, .
 def _joined(kernel: Kernel) -> dict[int, int]:
   """Values that lie as their only user does, because it costs as much to move what they take."""
   ops = kernel.ops
-  users: list[list[int]] = [[] for _ in ops]
-  for i, op in enumerate(ops):
-    for a in op.args:
-      users[a].append(i)
+  users = kernel.users
   found: dict[int, int] = {}
   for i, op in enumerate(ops):
     taken = [a for a in op.args if not is_free_to_read(ops[a])]

@@ -35,11 +35,6 @@ def standing_blocks(
   picked = any(TensorView.of(t, extents, packed=True).picked for t in tensors)
   if not alone or every or parts or picked or lowering.ranks > 1 or pieces.grid.tiles:
     return 0
-  threads = 32 * lowering.warps.total
-  resident = min(
-    target.smem_per_sm_bytes // (memory.size + target.reserved_smem_bytes),
-    target.registers_per_sm // (threads * (live + _BESIDE)),
-    target.sm_threads // threads,
-  )
+  resident = target.resident(32 * lowering.warps.total, memory.size, live + _BESIDE)
   blocks = target.multiprocessors * max(1, resident)
   return blocks if tiles > blocks else 0

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.ir.block_ops import RUNNING
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
 from mirage_onnx.lower.grid import Grid
 from mirage_onnx.lower.steps import ThreadSteps
 
@@ -78,6 +79,15 @@ class ThreadGraph:
     if self.standing or self.kernels > 1:
       return self.standing or self.tiles, 1, 1
     return self.grid.launch
+
+
+def varying(kernel: Kernel) -> list[bool]:
+  """For each value, whether it is another one in every iteration."""
+  found: list[bool] = []
+  for op in kernel.ops:
+    again = op.fmap is not None or op.op in RUNNING or any(found[a] for a in op.args)
+    found.append(again and op.phase is Phase.LOOP)
+  return found
 
 
 def needed_values(kernel: Kernel) -> frozenset[int]:

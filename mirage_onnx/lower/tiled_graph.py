@@ -12,7 +12,7 @@ from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.lower.arrange import arranged
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.forms import Form, Warps
-from mirage_onnx.lower.grid import Grid
+from mirage_onnx.lower.grid import Grid, check_types
 from mirage_onnx.lower.issued import Issued
 from mirage_onnx.lower.live import most_live
 from mirage_onnx.lower.lowered import Lowered
@@ -111,10 +111,7 @@ def _laid_out(
   graph: UGraph, kernel: Kernel, params: KernelParams, extents: Mapping[str, int], target: Target
 ) -> tuple[TiledPlan, int]:
   """The first way that has registers enough, or the one that needs fewest, and elements that a lane holds."""
-  for load in kernel.loads:
-    stored = graph.tensor(load.tensor).dtype
-    if load.dtype is not stored:
-      raise RejectionError("EMIT_UNSUPPORTED", f"{load.tensor} is {stored} and loaded as {load.dtype}")
+  check_types(graph, kernel)
   if kernel.loop is not None and params.loop_tile < 1:
     raise RejectionError("LAYOUT", f"a loop in steps of {params.loop_tile} elements")
   tensors = {t.name: t for t in graph.tensors}
@@ -221,5 +218,4 @@ def _placed_bytes(size: int, warpgroup: frozenset[int]) -> int:
 def _resident(blocks: int, threads: int, target: Target, size: int) -> int:
   """How many of these blocks a multiprocessor holds if each takes ``size`` bytes."""
   there = -(-blocks // target.multiprocessors)
-  fit = target.smem_per_sm_bytes // (size + target.reserved_smem_bytes) if size <= target.smem_bytes else 0
-  return min(there, target.sm_threads // threads, fit)
+  return min(there, target.resident(threads, size)) if size <= target.smem_bytes else 0

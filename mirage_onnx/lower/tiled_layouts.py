@@ -94,7 +94,7 @@ def conversions(kernel: Kernel, lanes: tuple[Lanes, ...], uses: tuple[Use, ...])
   """The conversions of a kernel with tiled layouts whose values have these lanes and uses."""
   ops = kernel.ops
   found: list[Conversion] = []
-  computed = _after_matmul(kernel)
+  computed = after_matmul(kernel)
   for use in uses:
     arg, user = ops[use.value], ops[use.user]
     if is_free_to_read(arg):
@@ -120,7 +120,8 @@ def is_wide(kernel: Kernel, op: BlockOp) -> bool:
   return op.op == "matmul" and not any(kernel.ops[a].dtype.is_half for a in op.args)
 
 
-def _after_matmul(kernel: Kernel) -> list[bool]:
+def after_matmul(kernel: Kernel) -> list[bool]:
+  """For each value, whether it is made of what a contraction leaves."""
   found: list[bool] = []
   for op in kernel.ops:
     found.append(op.op == "matmul" or any(found[a] for a in op.args))
@@ -137,7 +138,7 @@ class _Sides:
   @classmethod
   def of(cls, kernel: Kernel, lanes: tuple[Lanes, ...]) -> _Sides:
     ops = kernel.ops
-    after = _after_matmul(kernel)
+    after = after_matmul(kernel)
     operand: list[Layout | None] = [None] * len(ops)
     result = list(after)
     for user in range(len(ops) - 1, -1, -1):

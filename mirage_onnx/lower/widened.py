@@ -17,6 +17,7 @@ from mirage_onnx.lower.assign import ProductForms
 from mirage_onnx.lower.forms import Warps
 from mirage_onnx.lower.pieces import STEP, Pieces
 from mirage_onnx.lower.scaled_integers import Scaled, scaled_integers
+from mirage_onnx.lower.thread_graph import needed_values
 
 #: More than any depth, and a multiple of every step.
 _ALL = 1 << 24
@@ -51,11 +52,7 @@ def with_widened(graph: UGraph, kernel: Kernel) -> tuple[Kernel, Mapping[int, Wi
     ops[index] = replace(load, dtype=ops[index].dtype, axes=ops[index].axes)
     found[index] = _widened(graph, kernel, scaled)
   made = replace(kernel, ops=tuple(ops))
-  needed, todo = set[int](), [s.arg for s in kernel.saves]
-  while todo:
-    if (index := todo.pop()) not in needed:
-      needed.add(index)
-      todo += ops[index].args
+  needed = needed_values(made)
   for index in sorted(needed - {*found}):
     op = ops[index]
     if op.op == "load" and graph.tensor(op.tensor).few_bits:

@@ -137,11 +137,7 @@ def _resident(
   beside = sum(size(op.axes) for op in ring if op.dtype.is_half and not _is_operand(ops, op, operands))
   registers = (held + packed + beside) / threads + _MORE_REGISTERS
   smem += params.stages * sum(size(op.axes) * op.dtype.size_bytes for op in ring)
-  return max(1, min(
-    int(target.registers_per_sm / (threads * registers)),
-    target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes),
-    target.sm_threads // threads,
-  ))  # fmt: skip
+  return max(1, target.resident(threads, smem, registers))
 
 
 def _is_operand(ops: tuple[BlockOp, ...], op: BlockOp, operands: Iterable[int]) -> bool:

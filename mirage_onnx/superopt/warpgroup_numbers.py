@@ -127,12 +127,8 @@ def _time_us(
   steps, groups = ceil(depth / WGMMA.step), params.warps // WGMMA.warps
   threads, smem = 32 * params.warps, _smem_bytes(shape, rows, columns, params.loop_tile, params.stages)
   accumulators = shape.products * rows * columns // threads
-  resident = min(
-    target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes),
-    target.registers_per_sm // (threads * (accumulators + OTHER_REGISTERS)),
-  )
   rounds = ceil(blocks / target.multiprocessors)
-  resident = max(1, min(resident, rounds))
+  resident = max(1, min(target.resident(threads, smem, accumulators + OTHER_REGISTERS), rounds))
   # A step: what the tensor cores do, what they and the copies move, and what of a trip to L2 is left
   # when the others of the ring, and the other blocks, have been multiplied.
   rate = target.mma_tflops * WGMMA.share * 1e6 / target.multiprocessors

@@ -122,12 +122,8 @@ def _time_us(
   blocks = prod(ceil(extents[a] / t) for a, t in tile.items()) * params.cluster
   steps = ceil(extents[kernel.loop or ""] / (params.cluster * step))
   smem = _smem_bytes(shape, weights, rows, step, params.stages)
-  resident = min(
-    target.smem_per_sm_bytes // (smem + target.reserved_smem_bytes),
-    target.registers_per_sm // (32 * params.warps * _registers(shape, rows, step)),
-    ceil(blocks / target.multiprocessors),
-  )
-  resident = max(1, resident)
+  fit = target.resident(32 * params.warps, smem, _registers(shape, rows, step))
+  resident = max(1, min(fit, ceil(blocks / target.multiprocessors)))
   rounds = blocks / (target.multiprocessors * resident)
   whole = ceil(rounds) if rounds < 4 else rounds
   rate = target.mma_tflops * WGMMA.share * 1e6 / target.multiprocessors

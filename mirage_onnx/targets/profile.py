@@ -70,3 +70,8 @@ class Target:
   ranked_by: str = ""
   table: str = ""
   barrier_us: float = 0.05
+
+  def resident(self, threads: int, smem_bytes: int, registers: float = 1) -> int:
+    """How many blocks a multiprocessor holds at once; ``registers``: of a thread."""
+    by_smem = self.smem_per_sm_bytes // (smem_bytes + self.reserved_smem_bytes)
+    return int(min(by_smem, self.registers_per_sm // (threads * registers), self.sm_threads // threads))
