@@ -16,7 +16,7 @@ from mirage_onnx.instructions import Instruction, fastest_of_warps
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.lower.lanes import Contraction, Lanes
-from mirage_onnx.lower.thread_graph import varying
+from mirage_onnx.lower.thread_graph import users_of, varying
 from mirage_onnx.lower.tiled_layouts import Chosen, Conversion, after_matmul, conversions, is_wide, lanes_of
 from mirage_onnx.target import Target
 
@@ -207,7 +207,7 @@ def _live(kernel: Kernel, values: tuple[BlockValue, ...]) -> tuple[tuple[tuple[i
   """
   ops = kernel.ops
   end = len(ops)
-  users = kernel.users
+  users = users_of(kernel)
   saved = {s.arg for s in kernel.saves}
   with_mma = any(op.op == "matmul" for op in ops)
   held: dict[int, tuple[int, int]] = {}

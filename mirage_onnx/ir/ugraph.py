@@ -252,15 +252,6 @@ class Kernel:
     return tuple(o for o in self.ops if o.op == "load")
 
   @property
-  def users(self) -> list[list[int]]:
-    """For each value, the operations that take it, in order; twice what takes it twice."""
-    found: list[list[int]] = [[] for _ in self.ops]
-    for index, op in enumerate(self.ops):
-      for a in op.args:
-        found[a].append(index)
-    return found
-
-  @property
   def touched(self) -> tuple[str, ...]:
     """The tensors that it loads and then those that it saves, each once."""
     return tuple(dict.fromkeys([o.tensor for o in self.loads] + [s.tensor for s in self.saves]))

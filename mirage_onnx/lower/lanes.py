@@ -27,6 +27,7 @@ from functools import lru_cache
 from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase
 from mirage_onnx.lower.min_sum import MinSum, minimise
+from mirage_onnx.lower.thread_graph import users_of
 
 WEIGHTS = {"free": 0, "movmatrix": 1, "shared": 4}
 LOOP_WEIGHT = 8
@@ -215,7 +216,7 @@ def _choices(frames: tuple[Lanes, ...], axes: tuple[str, ...]) -> tuple[Lanes, .
 def _joined(kernel: Kernel) -> dict[int, int]:
   """Values that lie as their only user does, because it costs as much to move what they take."""
   ops = kernel.ops
-  users = kernel.users
+  users = users_of(kernel)
   found: dict[int, int] = {}
   for i, op in enumerate(ops):
     taken = [a for a in op.args if not is_free_to_read(ops[a])]

@@ -90,6 +90,15 @@ def varying(kernel: Kernel) -> list[bool]:
   return found
 
 
+def users_of(kernel: Kernel) -> list[list[int]]:
+  """For each value, the operations that take it, in order; twice what takes it twice."""
+  found: list[list[int]] = [[] for _ in kernel.ops]
+  for index, op in enumerate(kernel.ops):
+    for a in op.args:
+      found[a].append(index)
+  return found
+
+
 def needed_values(kernel: Kernel) -> frozenset[int]:
   """The values that saves are computed from."""
   found: set[int] = set()
