@@ -6,14 +6,12 @@ Of every case of the records (bench/results/h100: wgmma_*.json, many_queries*.js
 that were timed are ranked by the search's own formula (``superopt/warpgroup_numbers.py``,
 ``warpgroup_chains.py``) and by that of thread graphs (``cost/kernel_time.py``): how much longer the first
 took than the fastest, and by what factor measured times are off (geometric mean, root mean square).
-``issued``: the same formula if an instruction of wgmma, which a warpgroup issues once, took no lane's time
-and no reads of shared memory.
 """
 
 import argparse
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, log, sqrt
 from pathlib import Path
 
@@ -21,16 +19,13 @@ from warpgroup_attention import CASES as CHAINS
 from warpgroup_products import CASES as PRODUCTS
 from warpgroup_products import text
 
-from mirage_onnx.cost.counts import counts_of
-from mirage_onnx.cost.kernel_time import CostWeights, share_of, time_us
+from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
-from mirage_onnx.lower.choice import lowered
-from mirage_onnx.lower.tensor_view import touched_bytes
 from mirage_onnx.superopt import warpgroup_chains, warpgroup_numbers
 from mirage_onnx.target import H100
 
 FOLDER = Path(__file__).resolve().parent / "results" / "h100"
-FORMULAS = {"one": CostWeights(), "issued": replace(CostWeights(), mma=0.0, shared_request=0.0)}
+FORMULAS = ("own", "one")
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ def ranked(name, record):
     graph, sizes = parse_ugraph(chain.text), chain.extents
   (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
   measured = {p: us[0] for p, us in record["us"].items() if "wgmma" in p}
-  said = {formula: {} for formula in ("own", *FORMULAS)}
+  said = {formula: {} for formula in FORMULAS}
   for p in measured:
     params = KernelParams.from_text(p)
     extents = ugraph_extents(graph, (params,), sizes)
@@ -67,10 +62,7 @@ def ranked(name, record):
       rows = warpgroup_chains.rows_of(kernel, extents)
       own = warpgroup_chains._time_us(kernel, tensors, extents, rows, params, H100)
     said["own"][p] = own
-    counts = counts_of(lowered(graph, kernel, params, extents, H100))
-    moved = touched_bytes(graph, kernel, extents)
-    for formula, weights in FORMULAS.items():
-      said[formula][p] = float(time_us(counts, moved, share_of(params), H100, weights))
+    said["one"][p] = lowered_us(graph, kernel, extents, params, H100)
   return Ranked(measured, said) if measured else None
 
 
@@ -94,14 +86,14 @@ def main():
     cases = json.loads(path.read_text())["cases"]
     found = {n: r for n, c in cases.items() if (r := ranked(n, c))}
     print(f"{path.stem}: {len(found)} cases; first over fastest, measured over said, off")
-    for formula in ("own", *FORMULAS):
+    for formula in FORMULAS:
       print(f"  {formula:7}" + "".join(f"{x:7.3f}" for x in summary(found.values(), formula)))
     for name, case in found.items():
-      own, others = case.first("own"), [case.first(f) for f in FORMULAS]
-      if any(o[0] != own[0] for o in others):
-        print(f"    {name}: {own[1]:.3f} {own[0].removesuffix(' instruction=wgmma')}")
-        for formula, other in zip(FORMULAS, others, strict=True):
-          print(f"      {formula}: {other[1]:.3f} {other[0].removesuffix(' instruction=wgmma')}")
+      own, one = map(case.first, FORMULAS)
+      if own[0] != one[0]:
+        print(f"    {name}")
+        for formula, (params, longer) in zip(FORMULAS, (own, one), strict=True):
+          print(f"      {formula} {longer:.3f} {params.removesuffix(' instruction=wgmma')}")
   return 0
 
 

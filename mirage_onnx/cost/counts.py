@@ -34,8 +34,8 @@ class BlockCounts:
   ``loaded_bytes``, ``stored_bytes``: from and to memory, elements apart from their neighbours as the sectors
   that they are in; ``shared_bytes``: to and from shared memory; ``requests``,
   ``shared_requests``: instructions of all threads that move them; ``trips``: how often a thread waits for
-  memory, one after the other; ``mma``: instructions of 16 x 8 x 16 of all warps; ``lanes``, ``special``:
-  operations of all threads; barriers that it passes.
+  memory, one after the other; ``mma``: instructions of 16 x 8 x 16 of all warps, ``wgmma``: as many that
+  warpgroups issue in one; ``lanes``, ``special``: operations of all threads; barriers that it passes.
   ``iterations``: of its loop, ``stages``: of its ring; ``held``: elements that a lane holds at once, 0
   where nobody counts them.
   """
@@ -57,6 +57,7 @@ class BlockCounts:
   special: float = 0
   barriers: float = 0
   cluster_barriers: float = 0
+  wgmma: float = 0
 
   @classmethod
   def names(cls) -> tuple[str, ...]:
@@ -331,14 +332,20 @@ class _Tiled:
 
     rest = prod(p.length for p in product.c.rest)
     each = tiles(product.c.g, 16) * tiles(product.c.t, 8) * tiles((product.depth,), 16)
-    self.found.mma += often * warps.total * rest * each
-    lowering = self.plan.lowering
+    lowering, count = self.plan.lowering, often * warps.total * rest * each
+    by_warpgroup = step.index in lowering.warpgroup
+    if by_warpgroup:
+      self.found.wgmma += count
+    else:
+      self.found.mma += count
     for index, form in zip(
       lowering.assignment.kernel.ops[step.index].args, (product.a, product.b), strict=True
     ):
       home = lowering.tile_of(index, form) if lowering.on_tensor_cores(step.index) else None
       if home is not None and do.Held(index, form, packed=True) not in lowering.made:
-        tile = lowering.tiles[home]
-        matrices = lowering.by_matrices(tile, form, product.depth) or step.index in lowering.warpgroup
-        together = 8 if matrices else 1 + (tile.order[-1] == product.depth)
-        self.found.share(often * self._elements(form), 2, together)
+        tile, elements = lowering.tiles[home], often * self._elements(form)
+        if by_warpgroup:
+          self.found.shared_bytes += 2 * elements
+          continue
+        matrices = lowering.by_matrices(tile, form, product.depth)
+        self.found.share(elements, 2, 8 if matrices else 1 + (tile.order[-1] == product.depth))

@@ -85,7 +85,8 @@ def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: 
   instructions = instructions + w.request * c.requests + w.shared_request * c.shared_requests
   issue_us = rounds * instructions / (target.lanes * cycles)
   shared_us = w.shared * rounds * c.shared_bytes / (SMEM_BYTES * cycles)
-  mma_us = rounds * c.mma * MMA_OPERATIONS * sms / (target.mma_tflops * mma_share * 1e6)
+  products = np.asarray(c.mma) + c.wgmma
+  mma_us = rounds * products * MMA_OPERATIONS * sms / (target.mma_tflops * mma_share * 1e6)
   units_us = np.maximum(np.maximum(issue_us, shared_us), mma_us)
 
   steps = np.maximum(1, c.iterations)

@@ -12,13 +12,21 @@ import rankings
 def test_a_record(record, name):
   case = json.loads((rankings.FOLDER / f"{record}.json").read_text())["cases"][name]
   found = rankings.ranked(name, case)
-  assert len(found.measured) > 4 and {*found.said} == {"own", "one", "issued"}
+  assert len(found.measured) > 4 and {*found.said} == {"own", "one"}
   for formula, said in found.said.items():
     assert said.keys() == found.measured.keys() and min(said.values()) > 3
     params, longer = found.first(formula)
     assert said[params] == min(said.values()) and 1 <= longer < 2
-  # What a warpgroup issues once is counted as many instructions.
-  assert all(found.said["issued"][p] < found.said["one"][p] for p in found.measured)
+
+
+def test_the_one_formula_is_as_near_as_the_rankings():
+  """Counted for each warp of a warpgroup that issues one instruction, kernels took 2.4 times what they do."""
+  cases = json.loads((rankings.FOLDER / "many_queries_3.json").read_text())["cases"]
+  found = [rankings.ranked(n, c) for n, c in cases.items() if "causal" not in n]
+  assert len(found) == 3
+  for formula in rankings.FORMULAS:
+    _, over, off = rankings.summary(found, formula)
+    assert 0.8 < over < 1.25 and off < 1.4
 
 
 def test_a_summary():

@@ -31,8 +31,8 @@ def _entries(group, every):
 
 
 def _kernels():
-  """Kernels of the replay's corpus, lowered: of programs and of the rows of the speed table."""
-  for entry in (*_entries("programs", 4), *_entries("speed", 8)):
+  """Kernels of the replay's corpus, lowered: of programs, of the rows of the speed table, with wgmma."""
+  for entry in (*_entries("programs", 4), *_entries("speed", 8), *_entries("hopper", 9)):
     graph = parse_ugraph(entry["graph"])
     params = [KernelParams.from_text(p) for p in entry["params"]]
     extents = ugraph_extents(graph, params, entry["extents"])
@@ -60,8 +60,15 @@ def test_nothing_less_than_the_kernel_has_to_do(case):
   assert counts.blocks * counts.loaded_bytes >= needed * (kernel.loop is not None)
   inside = [op for op in kernel.ops if op.op == "matmul" and op.phase.value == "loop"]
   products = sum(prod(extents[a] for a in (*op.axes, *op.reduced)) for op in inside)
-  assert counts.blocks * counts.mma * 16 * 8 * 16 >= products
-  assert bool(products) == bool(counts.mma) or any(op.op == "matmul" for op in kernel.ops)
+  multiplied = counts.mma + counts.wgmma
+  assert counts.blocks * multiplied * 16 * 8 * 16 >= products
+  assert bool(products) == bool(multiplied) or any(op.op == "matmul" for op in kernel.ops)
+
+
+def test_products_by_warpgroups_are_counted_apart():
+  """None of them is an instruction of every warp."""
+  found = [counts_of(c[4]) for c in KERNELS if c[4].params.instruction == "wgmma"]
+  assert len(found) > 5 and all(c.wgmma and not c.mma for c in found)
 
 
 def test_streaming_kernels_multiply_little_more_than_there_is():
