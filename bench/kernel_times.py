@@ -36,6 +36,7 @@ from mirage_onnx.cost.counts import BlockCounts, counts_of
 from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.instructions import MMA
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.choice import lowered
 from mirage_onnx.lower.layouts import Family, assign_layouts
@@ -88,6 +89,8 @@ def other_numbers(kernel, tensors, extents, target, point):
 def predicted(graph, kernel, params, extents, target):
   """(what the model that ranks says, what generated kernels are expected to take) in us."""
   tensors = {t.name: t for t in graph.tensors}
+  if params.instruction != MMA.name:  # by a ranking of its own (superopt/warpgroup_numbers.py)
+    return None, lowered_us(graph, kernel, extents, params, target)
   family, _ = assign_layouts(kernel, tensors, tiled=True)
   if family is not Family.TILED:
     us = kernel_cost(features(kernel, tensors, extents), params, target).time_us

@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from mirage_onnx.cost.model import Cost, features, kernel_cost
 from mirage_onnx.cost.tiled_work import TiledWork
+from mirage_onnx.instructions import MMA
 from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, KTensor, ugraph_extents
 from mirage_onnx.lower.layouts import Family, assign_layouts
 from mirage_onnx.lower.unseen import early_end
@@ -36,16 +37,16 @@ def kernel_times(
 ) -> tuple[tuple[Family, float | None], ...]:
   """The kernels' families and microseconds at ``extents``.
 
-  Of a tiled one ``tiled_us`` says it, by graph, kernel, extents, numbers and target; of others
-  the model of ``cost/model.py``, which is fitted to measurements. Of a ``runtime`` axis a block computes
-  whole tiles, however few elements there are.
+  Of a tiled one, and of one whose numbers have an instruction that the special kinds have not, ``tiled_us``
+  says it, by graph, kernel, extents, numbers and target; of others the model of ``cost/model.py``, which is
+  fitted to measurements. Of a ``runtime`` axis a block computes whole tiles, however few elements there are.
   """
   graph, found = candidate.ugraph, list[tuple[Family, float | None]]()
   tensors = {t.name: t for t in graph.tensors}
   every = ugraph_extents(graph, candidate.params, extents)
   for kernel, params in zip(graph.kernels, candidate.params, strict=True):
     family = assign_layouts(kernel, tensors, tiled=True)[0]
-    if family is Family.TILED:
+    if family is Family.TILED or params.instruction != MMA.name:
       sizes = _in_tiles(kernel, every, params, runtime)
       if (loop := kernel.loop) and loop in runtime and early_end(graph, kernel):
         sizes = {**sizes, loop: max(1, sizes[loop] // HALF)}

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import parse_ugraph, ugraph_extents
+from mirage_onnx.ir import Candidate, parse_ugraph, ugraph_extents
+from mirage_onnx.superopt.solved import AT_RUN_TIME, kernel_times
 from mirage_onnx.superopt.warpgroup_numbers import OTHER_REGISTERS, warpgroup_points
 from mirage_onnx.target import H100
 
@@ -65,6 +67,20 @@ def test_accumulators_leave_registers_for_what_follows():
 def test_the_best_few():
   every, few = points()[1], points(keep=5)[1]
   assert few == every[:5]
+
+
+def test_the_one_formula_says_what_they_take():
+  """Not that of streaming kernels, whose layouts the graph has; with rows that a run counts whole tiles."""
+  graph, ((_, params), *_) = points()
+  candidate = Candidate(graph, (params,), 0.0)
+
+  def time_us(formula, runtime=()):
+    ((_, us),) = kernel_times(candidate, SIZES, H100, formula, runtime)
+    return us
+
+  assert time_us(lambda *_: 5.0) == 5.0
+  assert time_us(lowered_us) == lowered_us(graph, graph.kernels[0], SIZES, params, H100)
+  assert time_us(lowered_us, ("a2",)) == pytest.approx(AT_RUN_TIME * time_us(lowered_us))
 
 
 NONE = {
