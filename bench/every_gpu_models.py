@@ -8,8 +8,8 @@ for an H200 with all its regions, as if ONNX Runtime had no kernels: what verifi
 Then, for every region that differs and every architecture's slowest row: the search, the first of what it
 finds that compiles (a kernel that spills does not), its shared memory and registers, and a run in the
 emulator, all checks on, at sizes reduced (``tune/emulated.py``), or, where that is too much, with small
-numbers of the same program. What is in DIR is not done again, unless it was done by other source. Exit 1
-where anything is wrong, or a region has nothing that compiles.
+numbers of the same program. What is in DIR is not done again, unless it was done by other source; a search
+that found nothing in its time is. Exit 1 where anything is wrong, or a region has nothing that compiles.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from golden_runs import complaint_of
 from mirage_onnx import pipeline
 from mirage_onnx.events import silent
 from mirage_onnx.importer import load_model
-from mirage_onnx.superopt.result import SearchBound
+from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.target import H200
@@ -69,6 +69,8 @@ def chosen(region, arch):
   prove = prover(region, derived=True)
   found = search(region, target, prove, bound=SearchBound(), space=space_of(region), budget_s=SEARCH_S)
   candidates = [v.candidate for v in found.candidates][:TRIED]
+  if not candidates and found.report.stop is Stop.BUDGET:
+    return {"late": True}
   row = first(region, candidates, target)
   if row["chosen"] is not None and row["ran"] != EMULATED:
     program = next(c for c in candidates if " | ".join(p.to_text() for p in c.params) == row["chosen"])
@@ -168,8 +170,9 @@ def main():
       answers = pool.imap_unordered(answer, jobs)  # at the end of the block what still runs is ended
       for _ in jobs:
         row = answers.next(max(1.0, deadline - time.monotonic()))
-        rows[row["region"], row["arch"]] = row
-        print(json.dumps(row), file=file, flush=True)
+        if "late" not in row:
+          rows[row["region"], row["arch"]] = row
+          print(json.dumps(row), file=file, flush=True)
   wrong = [r for k, r in rows.items() if k[0] in regions and is_wrong(r)]
   record = {
     **facts(("numpy", "onnx", "nvidia-cuda-nvrtc")), "models": len(models), "of_models": len(names),

@@ -116,7 +116,7 @@ std::string MuGraphKernel::find_device(cu::Device* out) const {
   if (major == registration_->major && minor == registration_->minor) return is_ours(*out);
   return "MIRAGE_DEVICE_MISMATCH: the session runs on CUDA device " + std::to_string(*out) +
       " of compute capability " + std::to_string(major) + "." + std::to_string(minor) + ", but " +
-      registration_->domain + " was registered for device 0";
+      registered_for_first();
 }
 
 // Kernels for one GPU of an architecture run on no other, though they could.
@@ -130,7 +130,11 @@ std::string MuGraphKernel::is_ours(cu::Device device) const {
     if (registration_->domain.compare(chip + 1, std::string::npos, word) == 0) return "";
   }
   return "MIRAGE_DEVICE_MISMATCH: the session runs on CUDA device " + std::to_string(device) + ", " +
-      name + ", but " + registration_->domain + " was registered for device 0";
+      name + ", but " + registered_for_first();
+}
+
+std::string MuGraphKernel::registered_for_first() const {
+  return registration_->domain + " was registered for device 0: put this one first in CUDA_VISIBLE_DEVICES";
 }
 
 std::string MuGraphKernel::load_plan(

@@ -36,6 +36,7 @@ class MuGraphKernel {
       const void* data, size_t size, const std::string& digest, cu::Device device);
   std::string find_device(cu::Device* out) const;
   std::string is_ours(cu::Device device) const;
+  std::string registered_for_first() const;
   ort::Status* read_input(Run*, size_t index) const;
   ort::Status* make_output(Run*, size_t index) const;
   ort::Status* make_tensor(Run*, size_t index, const int64_t* dims, size_t rank, void** data) const;

@@ -31,6 +31,13 @@
 
 namespace {
 
+#ifdef _WIN32
+void* aligned_alloc(size_t at, size_t bytes) { return _aligned_malloc(bytes, at); }
+void aligned_free(void* memory) { _aligned_free(memory); }
+#else
+void aligned_free(void* memory) { std::free(memory); }
+#endif
+
 struct Kernel {
   std::string name;
   std::vector<size_t> sizes;
@@ -242,13 +249,13 @@ STANDIN int cuKernelGetParamInfo(void* kernel, size_t index, size_t* offset, siz
 #ifndef STANDIN_NO_MEMORY
 STANDIN int cuMemAllocAsync(unsigned long long* out, size_t bytes, void*) {
   FAIL_IF_ASKED("cuMemAllocAsync");
-  *out = reinterpret_cast<uintptr_t>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  *out = reinterpret_cast<uintptr_t>(aligned_alloc(256, (bytes + 255) / 256 * 256));
   write_log("alloc " + std::to_string(*out) + " " + std::to_string(bytes));
   return 0;
 }
 STANDIN int cuMemFreeAsync(unsigned long long memory, void*) {
   write_log("free " + std::to_string(memory));
-  std::free(reinterpret_cast<void*>(memory));
+  aligned_free(reinterpret_cast<void*>(memory));
   return 0;
 }
 STANDIN int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void*) {

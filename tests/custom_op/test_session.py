@@ -145,7 +145,9 @@ def test_a_session_on_a_gpu_of_another_kind_runs_the_bodies(
   monkeypatch.setenv(variable, value)
   with pytest.warns(RuntimeWarning, match="the original operators run instead") as warned:
     session = InferenceSession(model, options, providers=CPU, ep="host", driver=driver)
-  assert said in str(warned[0].message) and "MIRAGE_DEVICE_MISMATCH" in str(warned[0].message)
+  text = str(warned[0].message)
+  assert said in text and "MIRAGE_DEVICE_MISMATCH" in text
+  assert "put this one first in CUDA_VISIBLE_DEVICES" in text
   assert_adds(session, vectors)
   assert launches(session) == {"node0": 0}
 

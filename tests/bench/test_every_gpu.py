@@ -1,0 +1,53 @@
+"""Kernels for every architecture: what NVRTC is slow with comes last, and nothing of it is lost."""
+
+from dataclasses import replace
+
+import every_gpu
+import pytest
+
+from mirage_onnx.targets import ARCHITECTURES
+
+JOBS = [("random", 0, 10), ("random", 10, 10), ("golden", "sm_80", "lora")]
+
+
+def row(job, *slow):
+  return {"job": list(job), "slow": list(slow)}
+
+
+def test_slow_seeds_come_when_all_else_is_done():
+  kinds = ("golden", "random", "slow")
+  rows = {JOBS[0]: row(JOBS[0], 3, 7)}
+  assert every_gpu.remaining(JOBS, rows, kinds) == JOBS[1:]
+  rows |= {j: row(j) for j in JOBS[1:]}
+  assert every_gpu.remaining(JOBS, rows, kinds) == [("slow", 3, 1), ("slow", 7, 1)]
+  assert every_gpu.remaining(JOBS, rows, ("golden",)) == []
+  rows[("slow", 3, 1)] = row(("slow", 3, 1))
+  assert every_gpu.remaining(JOBS, rows, kinds) == [("slow", 7, 1)]
+  rows[("slow", 7, 1)] = row(("slow", 7, 1))
+  assert every_gpu.remaining(JOBS, rows, kinds) == []
+
+
+def test_a_seed_is_compiled_and_run_for_every_architecture_or_put_off(monkeypatch):
+  seed = 111  # a short one
+  found = every_gpu.random_seeds(seed, 1)
+  assert found["slow"] == [] and found["wrong"] == []
+  assert found["counts"] == {a: {"compiled": 1, "ok": 1} for a in ARCHITECTURES}
+  monkeypatch.setattr(every_gpu, "SLOW_S", 0.0)
+  late = every_gpu.random_seeds(seed, 1)
+  assert late["slow"] == [seed] and not any(late["counts"].values())
+  assert every_gpu.random_seeds(seed, 1, put_off=False)["counts"] == found["counts"]
+
+
+def test_what_does_not_fit_or_compile_is_wrong_and_what_spills_is_not():
+  target = every_gpu.target_of("sm_86")
+  case = every_gpu.random_kernel(111)
+  (source,) = every_gpu.emitted(every_gpu.for_target(case, target), target).sources
+  assert every_gpu.outcome(source, target) == ("compiled", "")
+  assert "does not fit" in every_gpu.outcome(replace(source, smem_bytes=200_000), target)[1]
+  code, why = every_gpu.outcome(replace(source, text=source.text + "\nno C++"), target)
+  assert code == "COMPILE_FAILED" and why
+
+
+@pytest.mark.parametrize("kind", ["random", "slow"])
+def test_both_kinds_are_of_the_same_source(kind):
+  assert every_gpu.made_by(kind) == every_gpu.source_digest(*dict.fromkeys(every_gpu.SOURCES["random"]))
