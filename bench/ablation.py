@@ -123,7 +123,7 @@ def compiled(variants, target):
 
 
 def _spilling(source, target):
-  image, log = compiler._nvrtc(source.text, target, source.name)
+  image, log, _ = compiler._nvrtc(source.text, target, source.name)
   used, stack = compiler._USED.search(log), compiler._STACK.search(log)
   assert used is not None
   assert stack is not None

@@ -207,6 +207,7 @@ REJECTIONS: dict[str, str] = {
   "EMIT_RULE": "the generated text breaks a rule that every kernel keeps (docs/emulator.md)",
   "COMPILE_FAILED": "NVRTC refused the generated kernel",
   "SPILLS": "the compiled kernel spills registers",
+  "MISCOMPILED": "NVRTC's machine code does not keep what its PTX gives the tensor cores",
   "TRITON_UNSUPPORTED": "Triton cannot say what the µGraph does, or not within its limits",
   # tune
   "NOT_PREDICTED": "its sizes or types were never measured on the target, so only measuring can choose it",

@@ -42,6 +42,7 @@ REMEDIES: dict[str, str] = {
   "EMIT_RULE": _REPORT,
   "COMPILE_FAILED": f"try another version of nvidia-cuda-nvrtc; else {_REPORT}",
   "SPILLS": "nothing: other numbers of the kernel were tried",
+  "MISCOMPILED": "a newer nvidia-cuda-nvrtc (13.1 and later); other numbers of the kernel were tried",
   "NOT_PREDICTED": _MEASURE,
   "MODEL_UNTIMED": "see that onnxruntime runs the model on this GPU; --no-model-check writes it untimed",
   "MODEL_UNSURE": "a larger --budget: whole runs of both models are timed at its end",

@@ -30,6 +30,8 @@ PROOF_SOURCES = ("verify", "match", "importer", "ir", "searching.py", *PLUMBING)
 EMULATION_SOURCES = ("emulator", "codegen/device", "verify", "ir", "tune/emulated.py", *PLUMBING)
 #: What a kernel text includes.
 HEADER_SOURCES = ("codegen/device",)
+#: Which machine code is refused.
+MACHINE_SOURCES = ("codegen/machine", "codegen/image_facts.py")
 
 
 @cache

@@ -10,14 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.kept_cubins import KeptCubins
+from mirage_onnx.codegen.machine.check import miscompiled
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.nvrtc_choice import chosen
-from mirage_onnx.source_digest import HEADER_SOURCES, source_digest
+from mirage_onnx.source_digest import HEADER_SOURCES, MACHINE_SOURCES, source_digest
 from mirage_onnx.target import Target
 
 DEVICE_HEADERS = Path(__file__).parent / "device"
@@ -45,17 +47,23 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
 
   Raises:
       MirageError: COMPILER_MISSING.
-      RejectionError: COMPILE_FAILED with the first error line, or SPILLS.
+      RejectionError: COMPILE_FAILED with the first error line, SPILLS, or MISCOMPILED.
   """
   started = time.perf_counter()
   refused: RejectionError | None = None
   for macros, ptxas in _WAYS:
-    image, log = _nvrtc(text, target, name, macros, ptxas)
+    image, log, ptx = _nvrtc(text, target, name, macros, ptxas)
     stack, used, smem = _STACK.search(log), _USED.search(log), _SMEM.search(log)
     if stack is None or used is None:
       raise RejectionError("COMPILE_FAILED", f"{name}: no report of registers: {log!r}")
     stack_bytes, spill_bytes = int(stack[1]), int(stack[2]) + int(stack[3])
-    if not (stack_bytes or spill_bytes):
+    if stack_bytes or spill_bytes:
+      refused = refused or RejectionError(
+        "SPILLS", f"{name}: {stack_bytes} bytes of stack, {spill_bytes} bytes of spills"
+      )
+    elif ptx and (wrong := miscompiled(ptx, image, name)):
+      refused = refused or RejectionError("MISCOMPILED", f"{name}: {wrong}")
+    else:
       return Cubin(
         image=image,
         registers=int(used[1]),
@@ -65,9 +73,6 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
         log=log,
         seconds=time.perf_counter() - started,
       )
-    refused = refused or RejectionError(
-      "SPILLS", f"{name}: {stack_bytes} bytes of stack, {spill_bytes} bytes of spills"
-    )
     if spill_bytes > _HOPELESS:
       break
   assert refused is not None
@@ -95,7 +100,8 @@ def _require_compiler() -> None:
 
 def _nvrtc(
   text: str, target: Target, name: str, macros: Sequence[str] = (), ptxas: Sequence[str] = ()
-) -> tuple[bytes, str]:
+) -> tuple[bytes, str, str]:
+  """The image, what the compiler said, and the PTX of a kernel with wgmma."""
   _require_compiler()
   try:
     core = import_cuda_core()
@@ -116,7 +122,19 @@ def _nvrtc(
     code = program.compile("cubin", logs=log)
   except Exception as error:  # cuda-core raises its own and the bindings' exception types
     raise RejectionError("COMPILE_FAILED", f"{name}: {_first_error(str(error))}") from error
-  return bytes(code.code), log.text
+  return bytes(code.code), log.text, _ptx(program.handle, name) if "wgmma" in text else ""
+
+
+def _ptx(program: Any, name: str) -> str:
+  """What machine code was just made of."""
+  from cuda.bindings import nvrtc
+
+  failed, size = nvrtc.nvrtcGetPTXSize(program)
+  text = b" " * size
+  if failed or nvrtc.nvrtcGetPTX(program, text)[0]:
+    raise RejectionError("COMPILE_FAILED", f"{name}: NVRTC keeps no PTX")
+  found: str = text.rstrip(b"\0").decode()
+  return found
 
 
 def _first_error(message: str) -> str:
@@ -179,7 +197,7 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
 
 @cache
 def _compiler() -> str:
-  """The compiler's version, how it is asked, and the headers that it is given; it need not be loaded.
+  """The compiler's version, how it is asked, its headers, how it is checked; it need not be loaded.
 
   Raises:
       MirageError: COMPILER_MISSING.
@@ -191,5 +209,5 @@ def _compiler() -> str:
     from cuda.bindings import nvrtc
 
     version = str(nvrtc.nvrtcVersion()[1:])
-  headers = source_digest(*HEADER_SOURCES)
-  return f"{version} {_WAYS} {_HOPELESS} {FMA} {headers}"
+  sources = source_digest(*HEADER_SOURCES, *MACHINE_SOURCES)
+  return f"{version} {_WAYS} {_HOPELESS} {FMA} {sources}"

@@ -39,7 +39,15 @@ def image_facts(image: bytes) -> ImageFacts | None:
     return None
 
 
-def _facts(image: bytes) -> ImageFacts | None:
+def section(image: bytes, name: str) -> bytes | None:
+  """The bytes of a section, or None where the image is cut, or there is none of that name."""
+  try:
+    return (_sections(image) or {}).get(name)
+  except (struct.error, LookupError, ValueError):
+    return None
+
+
+def _sections(image: bytes) -> dict[str, bytes] | None:
   if len(image) < _HEADER or image[:7] != b"\x7fELF\x02\x01\x01":
     return None
   kind, machine = struct.unpack_from("<HH", image, 16)
@@ -54,11 +62,17 @@ def _facts(image: bytes) -> ImageFacts | None:
     begin = strings + at
     return image[begin : image.index(b"\0", begin)].decode()
 
-  found = {name(at): image[offset : offset + size] for at, _, offset, size in sections}
+  return {name(at): image[offset : offset + size] for at, _, offset, size in sections}
+
+
+def _facts(image: bytes) -> ImageFacts | None:
+  found = _sections(image)
+  if found is None:
+    return None
   kernels = {}
-  for section in found:
-    if section.startswith(".text."):
-      kernels[section.removeprefix(".text.")] = _kernel(found[".nv.info." + section.removeprefix(".text.")])
+  for called in found:
+    if called.startswith(".text."):
+      kernels[called.removeprefix(".text.")] = _kernel(found[".nv.info." + called.removeprefix(".text.")])
   registers = (
     struct.unpack("<II", data)[1] for a, _, data in _attributes(found[".nv.info"]) if a == _REGISTERS
   )

@@ -104,7 +104,7 @@ def test_ways_to_compile_what_spills(monkeypatch, spills, used):
 
   def nvrtc(text, target, name, *way):
     asked.append(way)
-    return b"%d" % len(asked), LOG % ((spills[len(asked) - 1],) * 3)
+    return b"%d" % len(asked), LOG % ((spills[len(asked) - 1],) * 3), ""
 
   monkeypatch.setattr(compiler, "_nvrtc", nvrtc)
   if spills[-1]:
@@ -113,6 +113,30 @@ def test_ways_to_compile_what_spills(monkeypatch, spills, used):
   else:
     assert compile_cubin("", H200, name="k").image == b"%d" % used
   assert asked == list(compiler._WAYS[:used])
+
+
+@pytest.mark.parametrize("right", [1, 2, 3, None])
+def test_other_ways_for_what_is_miscompiled(monkeypatch, right):
+  """A way whose machine code keeps its operands is taken; where none does, the first reason stays."""
+  asked = []
+
+  def nvrtc(text, target, name, *way):
+    asked.append(way)
+    return b"%d" % len(asked), LOG % (0, 0, 0), "ptx"
+
+  monkeypatch.setattr(compiler, "_nvrtc", nvrtc)
+  monkeypatch.setattr(
+    compiler,
+    "miscompiled",
+    lambda ptx, image, name: None if image == b"%d" % (right or 9) else f"way {image!r}",
+  )
+  if right is None:
+    with pytest.raises(RejectionError, match="k: way b'1'") as info:
+      compile_cubin("", H200, name="k")
+    assert info.value.rejection.code == "MISCOMPILED"
+  else:
+    assert compile_cubin("", H200, name="k").image == b"%d" % right
+  assert asked == list(compiler._WAYS[: right or 3])
 
 
 def test_every_way_compiles():

@@ -1,0 +1,1 @@
+"""What the assembler made of a kernel, held against its PTX."""
