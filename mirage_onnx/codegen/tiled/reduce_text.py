@@ -103,15 +103,13 @@ def meet(w: ValueWriter, step: do.Meet) -> None:
 
 def publish(w: ValueWriter, step: do.Publish) -> None:
   """A slot of shared memory for every register of a thread."""
-  threads = 32 * w.lowering.warps.total
   index = step.index
   if w.ops[index].op in CLUSTER:
     index = w.ops[index].args[0]
   form = w.lowering.forms[step.index]
   tile = w.lowering.tiles[step.tile]
   with w.walk(form) as spot:
-    at = total(_scaled(_slot(w, spot, form), threads), "ptx::thread()")
-    w.writer.line(f"{tile.name}[{at}] = {w.element(index, spot)};", index)
+    w.writer.line(f"{tile.name}[{_slot(w, spot, form)}] = {w.element(index, spot)};", index)
 
 
 def gather(w: ValueWriter, step: do.Gather) -> None:
@@ -126,8 +124,7 @@ def gather(w: ValueWriter, step: do.Gather) -> None:
     stride *= n
   with w.walk(form) as spot:
     to = f"{name}{spot.subscript(form)}"
-    base = total(_scaled(_slot(w, spot, form), 32 * warps.total), "ptx::thread()")
-    first = f"{tile.name} + {base} - {part} * {stride}"
+    first = f"{tile.name} + {_slot(w, spot, form)} - {part} * {stride}"
     call = f"parts_reduce<{rule}, {count}, {stride}>"
     w.writer.line(f"{to} = {call}({first});", step.index)
 
@@ -137,16 +134,14 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
   lowering, rule = w.lowering, rule_of(w.ops[step.index].op)
   form = lowering.forms[step.index]
   tile, name = lowering.tiles[step.tile], w.declare(Held(step.index, form))
-  threads = 32 * lowering.warps.total
   with w.walk(form) as spot:
-    at = total(_scaled(_slot(w, spot, form), threads), "ptx::thread()")
-    value = f"cluster_reduce<{rule}, {lowering.ranks}>({tile.name} + {at})"
+    value = f"cluster_reduce<{rule}, {lowering.ranks}>({tile.name} + {_slot(w, spot, form)})"
     value = w.taken(w.ops[step.index], value)
     w.writer.line(f"{name}{spot.subscript(form)} = {value};", step.index)
 
 
 def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:
-  """The number of the register in a slot tile, of ``32 * warps`` threads each."""
+  """Where a thread has a register in a tile of slots, one of all threads after the other."""
   names = [f"q_{p.name}" for p in form.rest]
   names += ["i"] if form.g else []
   names += ["j"] if form.t else []
@@ -155,8 +150,4 @@ def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:
   for name, count in zip(names, w.lowering.warps.shape(form), strict=True):
     before = "0" if text == "0" else f"({text}) * {count}"
     text = total(before, spot.at[name])
-  return text
-
-
-def _scaled(text: str, factor: int) -> str:
-  return "0" if text == "0" else f"({text}) * {factor}"
+  return total("0" if text == "0" else f"({text}) * {32 * w.lowering.warps.total}", "ptx::thread()")

@@ -12,14 +12,14 @@ from mirage_onnx.lower.shared import SharedTile
 def tile_offset(tile: SharedTile, local: Mapping[Piece, str]) -> str:
   """The place of an element, indices by piece."""
   strides = tile.strides()
-  if tile.dtype.bits < 8:  # of the first of a byte
-    whole = total(*(times(_atom(local[p]), strides[p]) for p in tile.order))
-    return "0" if whole == "0" else f"({whole}) / {8 // tile.dtype.bits}"
   if tile.swizzled:
     width = tile.order[-1].length
     row = total(*(times(_atom(local[p]), strides[p] // width) for p in tile.order[:-1]))
     return f"swizzled<{tile.rows}, {width}>({row}, {local[tile.order[-1]]})"
-  return total(*(times(_atom(local[p]), strides[p]) for p in tile.order))
+  whole = total(*(times(_atom(local[p]), strides[p]) for p in tile.order))
+  if tile.dtype.bits < 8 and whole != "0":  # of the first of a byte
+    return f"({whole}) / {8 // tile.dtype.bits}"
+  return whole
 
 
 def tile_element(tile: SharedTile, local: Mapping[Piece, str]) -> str:
