@@ -23,6 +23,7 @@ from mirage_onnx.custom_op.defined import Defined
 from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
 from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
+from mirage_onnx.custom_op.in_double import run_in_double
 from mirage_onnx.custom_op.input_facts import input_facts
 from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
 from mirage_onnx.custom_op.measure import Tolerances
@@ -33,7 +34,7 @@ from mirage_onnx.custom_op.ran_checks import RanChecks
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
-from mirage_onnx.custom_op.widen import run_widened
+from mirage_onnx.custom_op.widen import has_halves, run_widened
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.importer.steps_apart import apart_as_in
@@ -196,8 +197,10 @@ def _alone(
 
 
 def _in_fp32(model: Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """In float64 what has no 16-bit float."""
   file = ModelFile.read(model)
-  return run_widened(file.proto, file.folder, feeds)
+  run = run_widened if has_halves(file.proto) else run_in_double
+  return run(file.proto, file.folder, feeds)
 
 
 def _region_check(
