@@ -32,7 +32,7 @@ from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_declared, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.ran_checks import RanChecks
 from mirage_onnx.custom_op.session import launches
-from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
+from mirage_onnx.custom_op.steps import EVERYTHING, OPTIMIZED, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
 from mirage_onnx.custom_op.widen import has_halves, run_widened
 from mirage_onnx.errors import MirageError
@@ -91,7 +91,8 @@ def compare_models(
   if provider not in ("cpu", "cuda") or draws < 1 or (emulate and provider != "cpu"):
     wrong = f"provider={provider!r}, draws={draws}, emulate={emulate}"
     raise MirageError("OPTION_INVALID", wrong)
-  reference, candidate = How(provider, ep="none"), How(provider, emulate, ep, driver)
+  basic = left_out.optimizations
+  reference, candidate = How(provider, ep="none", basic=basic), How(provider, emulate, ep, driver, basic)
 
   def drawn(
     arguments: Sequence[ort.NodeArg | Input], is_finite: IsFinite
@@ -114,7 +115,7 @@ def compare_models(
     if wide is None:
       raise
     return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol), tell, left_out)
-  tell(SessionStep.OPEN, "the optimized model")
+  tell(SessionStep.OPEN, OPTIMIZED)
   right = open_session(b, candidate)
   check_signatures(left, right)
   measure = Tolerances.of(a, b, rtol)
