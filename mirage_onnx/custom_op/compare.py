@@ -23,6 +23,7 @@ from mirage_onnx.custom_op.defined import Defined
 from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
 from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
+from mirage_onnx.custom_op.in_double import run_in_double
 from mirage_onnx.custom_op.input_facts import input_facts
 from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
 from mirage_onnx.custom_op.measure import Tolerances
@@ -31,9 +32,9 @@ from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_declared, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.ran_checks import RanChecks
 from mirage_onnx.custom_op.session import launches
-from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
+from mirage_onnx.custom_op.steps import EVERYTHING, OPTIMIZED, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
-from mirage_onnx.custom_op.widen import run_widened
+from mirage_onnx.custom_op.widen import has_halves, run_widened
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.old_inputs import without_old_inputs
 from mirage_onnx.importer.steps_apart import apart_as_in
@@ -90,7 +91,8 @@ def compare_models(
   if provider not in ("cpu", "cuda") or draws < 1 or (emulate and provider != "cpu"):
     wrong = f"provider={provider!r}, draws={draws}, emulate={emulate}"
     raise MirageError("OPTION_INVALID", wrong)
-  reference, candidate = How(provider, ep="none"), How(provider, emulate, ep, driver)
+  basic = left_out.optimizations
+  reference, candidate = How(provider, ep="none", basic=basic), How(provider, emulate, ep, driver, basic)
 
   def drawn(
     arguments: Sequence[ort.NodeArg | Input], is_finite: IsFinite
@@ -113,7 +115,7 @@ def compare_models(
     if wide is None:
       raise
     return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol), tell, left_out)
-  tell(SessionStep.OPEN, "the optimized model")
+  tell(SessionStep.OPEN, OPTIMIZED)
   right = open_session(b, candidate)
   check_signatures(left, right)
   measure = Tolerances.of(a, b, rtol)
@@ -196,8 +198,10 @@ def _alone(
 
 
 def _in_fp32(model: Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """In float64 what has no 16-bit float."""
   file = ModelFile.read(model)
-  return run_widened(file.proto, file.folder, feeds)
+  run = run_widened if has_halves(file.proto) else run_in_double
+  return run(file.proto, file.folder, feeds)
 
 
 def _region_check(

@@ -18,6 +18,7 @@ from mirage_onnx.custom_op.difference import (
   excused,
   finite,
   is_near_at_edge,
+  nearer,
   only,
   typical_row,
 )
@@ -55,11 +56,16 @@ class Tolerances:
       where = counts(want, None, limit)
       want, got = only(where, want), only(where, got)
     found = difference(name, want, got, limit, floor, kind)
-    if found.passed or self._rtol is not None or want.dtype not in HALF or found.dtype != got.dtype.name:
+    if found.passed or self._rtol is not None or found.dtype != got.dtype.name:
+      return found
+    if want.dtype not in HALF and want.dtype != np.float32:
       return found
     exact = in_fp32().get(name)
-    if exact is None:
+    if exact is None or exact.dtype.itemsize <= want.dtype.itemsize:
       return found
+    if want.dtype not in HALF:
+      exact = only(counts(want, None, limit), exact) if kind in MASKED else exact
+      return nearer(found, want, got, exact, floor)
     defined = as_defined().get(name)
     if kind in (*MASKED, *HARD):
       where = counts(want, defined, limit)

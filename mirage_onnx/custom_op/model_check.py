@@ -19,11 +19,12 @@ import onnx
 
 from mirage_onnx.custom_op.boundary import FED, Boundary, detached_nodes, detached_original, exposed, fed
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
+from mirage_onnx.custom_op.in_double import run_in_double
 from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
-from mirage_onnx.custom_op.widen import run_rounded, run_widened
+from mirage_onnx.custom_op.widen import has_halves, run_rounded, run_widened
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
@@ -141,9 +142,10 @@ class RegionCheck:
     )
 
   def _in_fp32(self, cut: Boundary, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a region of the original computes from the same bits in fp32."""
+    """What a region of the original computes from the same bits in fp32, one without halves in float64."""
     region = onnx.load_from_string(detached_original(self._original, (cut,), values))
-    return run_widened(region, self._original.folder, fed(region.graph.input, values))
+    run = run_widened if has_halves(region) else run_in_double
+    return run(region, self._original.folder, fed(region.graph.input, values))
 
   def _as_defined(self, cut: Boundary, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same, rounded after every node as its type says."""

@@ -18,6 +18,9 @@ class SessionStep(StrEnum):
   LAUNCH = "a kernel was emulated"
 
 
+#: What is opened after the original.
+OPTIMIZED = "the optimized model"
+
 #: Told before each step, with the name of what it is about; after each launch of an emulated kernel.
 Tell = Callable[[SessionStep, str], None]
 
@@ -30,7 +33,7 @@ def tell_nobody(_step: SessionStep, _name: str) -> None:
 class LeftOut:
   """``kinds`` of inputs and ``nodes`` that are not checked; ``apart``: nodes one after the other.
 
-  ``bodies``: those are not run.
+  ``bodies``: those are not run. ``optimizations``: both models run with onnxruntime's basic ones only.
   """
 
   kinds: frozenset[str] = frozenset()
@@ -39,6 +42,7 @@ class LeftOut:
   bodies: bool = False
   regions: bool = False
   apart: bool = False
+  optimizations: bool = False
 
 
 #: Nothing is left out.

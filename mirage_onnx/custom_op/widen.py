@@ -19,9 +19,13 @@ from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import read_tensor, size_bytes
 
+#: Element type -> the one that takes its place.
+Kinds = Mapping[int, int]
+
 #: The 16-bit float types of numpy.
 HALF = frozenset({np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)})
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_TO_FLOAT: Kinds = dict.fromkeys(_HALF, TensorProto.FLOAT)
 #: Attributes that hold an element type.
 _TYPES = frozenset({"to", "dtype", "output_datatype"})
 
@@ -78,17 +82,17 @@ def widened_values(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   return {name: x.astype(np.float32) if x.dtype in HALF else x for name, x in values.items()}
 
 
-def widened(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProto:
+def widened(model: onnx.ModelProto, folder: Path | None = None, kinds: Kinds = _TO_FLOAT) -> onnx.ModelProto:
   """``model`` with fp32 for every 16-bit float: values, types, casts, functions, subgraphs.
 
-  ``folder``: of its external data; what is widened of it is read.
+  ``folder``: of its external data; what is widened of it is read. ``kinds``: other types instead.
   """
   found = onnx.ModelProto()
   found.CopyFrom(model)
-  _widen_graph(found.graph, folder)
+  _widen_graph(found.graph, folder, kinds)
   for function in found.functions:
-    _widen_values(function.value_info)
-    _widen_nodes(function.node, folder)
+    _widen_values(function.value_info, kinds)
+    _widen_nodes(function.node, folder, kinds)
   return found
 
 
@@ -153,32 +157,33 @@ def _halves(model: onnx.ModelProto) -> dict[str, int]:
   return {name: kind for name, kind in kinds.items() if kind in _HALF}
 
 
-def _widen_graph(graph: onnx.GraphProto, folder: Path | None) -> None:
+def _widen_graph(graph: onnx.GraphProto, folder: Path | None, kinds: Kinds) -> None:
   for tensor in graph.initializer:
-    _widen_tensor(tensor, folder)
+    _widen_tensor(tensor, folder, kinds)
   for values in (graph.input, graph.output, graph.value_info):
-    _widen_values(values)
-  _widen_nodes(graph.node, folder)
+    _widen_values(values, kinds)
+  _widen_nodes(graph.node, folder, kinds)
 
 
-def _widen_values(values: Iterable[onnx.ValueInfoProto]) -> None:
+def _widen_values(values: Iterable[onnx.ValueInfoProto], kinds: Kinds) -> None:
   for value in values:
-    if value.type.tensor_type.elem_type in _HALF:
-      value.type.tensor_type.elem_type = TensorProto.FLOAT
+    if value.type.tensor_type.elem_type in kinds:
+      value.type.tensor_type.elem_type = kinds[value.type.tensor_type.elem_type]
 
 
-def _widen_nodes(nodes: Iterable[onnx.NodeProto], folder: Path | None) -> None:
+def _widen_nodes(nodes: Iterable[onnx.NodeProto], folder: Path | None, kinds: Kinds) -> None:
   for node in nodes:
     for attribute in node.attribute:
-      if attribute.name in _TYPES and attribute.i in _HALF:
-        attribute.i = TensorProto.FLOAT
+      if attribute.name in _TYPES and attribute.i in kinds:
+        attribute.i = kinds[attribute.i]
       if attribute.HasField("t"):
-        _widen_tensor(attribute.t, folder)
+        _widen_tensor(attribute.t, folder, kinds)
       for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-        _widen_graph(graph, folder)
+        _widen_graph(graph, folder, kinds)
 
 
-def _widen_tensor(tensor: TensorProto, folder: Path | None) -> None:
-  if tensor.data_type in _HALF:
-    values = read_tensor(tensor, folder).astype(np.float32)
+def _widen_tensor(tensor: TensorProto, folder: Path | None, kinds: Kinds) -> None:
+  if tensor.data_type in kinds:
+    dtype = helper.tensor_dtype_to_np_dtype(kinds[tensor.data_type])
+    values = read_tensor(tensor, folder).astype(dtype)
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))

@@ -76,6 +76,20 @@ def test_a_model_that_cannot_be_opened(plain, monkeypatch, how, said):
     compare_isolated(plain, plain, draws=1)
 
 
+def test_an_optimized_model_that_cannot_be_opened(plain, monkeypatch):
+  """Emulated, it is opened once more with fewer optimizations; else that is what a user would see."""
+  first = 'name == "the optimized model" and not options["left_out"].optimizations'
+  trap(monkeypatch, first)
+  found = compare_isolated(plain, plain, draws=1, emulate=True)
+  assert found.passed and not found.failures
+  assert "ended by SIGSEGV: opening the optimized model; both models ran with its basic" in found.note
+  with refused("SESSION_FAILED", "ended by SIGSEGV: opening the optimized model"):
+    compare_isolated(plain, plain, draws=1)
+  trap(monkeypatch, 'name == "the optimized model"')
+  with refused("SESSION_FAILED", "ended by SIGSEGV: opening the optimized model"):
+    compare_isolated(plain, plain, draws=1, emulate=True)
+
+
 def test_an_input_that_kills(plain, monkeypatch):
   trap(monkeypatch, 'name in ("zeros", "edge")')
   found = compare_isolated(plain, plain, draws=1)

@@ -1,0 +1,102 @@
+"""A model of fp32 in float64: what says whether it or its optimized form is nearer to what it means.
+
+A norm of a channel whose values are large and nearly equal loses every digit in fp32, in one order of a
+sum as in another; two models that both are lost differ, and only float64 tells which of them is at fault.
+Where onnxruntime has no kernels for it, onnx's own evaluator computes it. Neither is trusted without a
+look: on standard normal inputs of the same shapes it has to give what the model gives in fp32.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from mirage_onnx.custom_op.difference import RTOL, difference
+from mirage_onnx.custom_op.model_run import How, open_session, run_session
+from mirage_onnx.custom_op.widen import Kinds, has_halves, widened
+from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.external import size_bytes
+
+Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+#: Most numbers of inputs and weights: onnx's evaluator is numpy, and partly Python.
+MOST_NUMBERS = 1 << 26
+#: At least this part of every output has to be finite for a look to say anything.
+FINITE = 0.5
+_DOUBLE: Kinds = {TensorProto.FLOAT: TensorProto.DOUBLE}
+
+
+def run_in_double(
+  model: onnx.ModelProto, folder: Path | None, feeds: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """The float outputs in float64; empty where nothing runs it so, or not as the model does in fp32."""
+  stored = sum(size_bytes(t) or 0 for t in model.graph.initializer) // 4
+  if has_halves(model) or stored + sum(x.size for x in feeds.values()) > MOST_NUMBERS:
+    return {}
+  where = str(folder) if folder else None
+  drawn = _drawn(feeds)
+  try:
+    double = widened(model, folder, _DOUBLE)
+    want = run_session(open_session(model.SerializeToString(), How("cpu", ep="none"), where), drawn)
+  except MirageError as error:
+    if error.code != "SESSION_FAILED":
+      raise
+    return {}
+  for make in (_in_onnxruntime, _in_numpy):
+    try:
+      run = make(double, where)
+      if _agree(want, run(drawn)):
+        return {n: x for n, x in run(feeds).items() if x.dtype == np.float64}
+    except Exception:  # an operator that one of them lacks, each in words of its own
+      continue
+  return {}
+
+
+def _in_onnxruntime(double: onnx.ModelProto, folder: str | None) -> Run:
+  session = open_session(double.SerializeToString(), How("cpu", ep="none"), folder)
+  return lambda feeds: run_session(session, _doubles(feeds))
+
+
+def _in_numpy(double: onnx.ModelProto, folder: str | None) -> Run:
+  from onnx.reference import ReferenceEvaluator
+
+  if folder is not None:  # else what is not widened may lie in files
+    double = onnx.load_from_string(double.SerializeToString())
+    onnx.load_external_data_for_model(double, folder)
+  evaluator = ReferenceEvaluator(double)
+  names = [o.name for o in double.graph.output]
+
+  def run(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    with np.errstate(all="ignore"):
+      return dict(zip(names, evaluator.run(None, _doubles(feeds)), strict=True))
+
+  return run
+
+
+def _doubles(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  return {n: x.astype(np.float64) if x.dtype == np.float32 else x for n, x in feeds.items()}
+
+
+def _drawn(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """``feeds`` with standard normal numbers for those of fp32."""
+  rng = np.random.default_rng(0)
+  return {
+    n: rng.standard_normal(x.shape).astype(np.float32) if x.dtype == np.float32 else x
+    for n, x in feeds.items()
+  }
+
+
+def _agree(want: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]) -> bool:
+  for name, x in want.items():
+    if x.dtype != np.float32:
+      continue
+    y = got[name]
+    if y.dtype != np.float64 or y.shape != x.shape or np.isfinite(y).sum() < FINITE * y.size:
+      return False
+    with np.errstate(over="ignore"):
+      now = y.astype(np.float32)
+    if not difference(name, x, now, RTOL["float32"], 0.0, "drawn").passed:
+      return False
+  return True
