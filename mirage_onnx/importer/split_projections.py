@@ -91,6 +91,8 @@ class _Known:
       for v in (*graph.value_info, *graph.input, *graph.output)
       if v.type.tensor_type.HasField("shape")
     }
+    stored = {t.name for t in graph.initializer}
+    self.inputs = {v.name: self.dims.get(v.name, ()) for v in graph.input if v.name not in stored}
     self.dims |= {t.name: tuple(t.dims) for t in graph.initializer}
     self.makers = {o: n for n in graph.node for o in n.output}
 
@@ -101,10 +103,12 @@ class _Known:
     maker = self.makers.get(name)
     if maker is not None and maker.op_type == "EmbedLayerNormalization" and maker.domain == _DOMAIN:
       return len(maker.output) > 1 and name == maker.output[1]
-    dims, rows = self.dims.get(name, ()), self.dims.get(x, ())
-    if len(rows) != 3 or not all((*dims, *rows[:2])):
+    dims, rows = self.dims.get(name, ()), self.dims.get(x, ())[:2]
+    if dims == () or not all(dims):
       return False
-    return dims in (rows[:1], rows[:2])
+    # An inner x has its dimensions from the inputs of the model: a mask like them is none of twice as many.
+    others = [rows] if rows else [d[:2] for n, d in self.inputs.items() if n != name]
+    return any(dims in (d[:1], d) for d in others if len(d) == 2 and all(d))
 
 
 def _can(node: NodeProto, known: _Known) -> bool:

@@ -178,10 +178,12 @@ def test_rotary_embedding(bench, rng, domain, rank, turned, interleaved):
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 3), length=st.integers(1, 4), rank=st.sampled_from([3, 4]),
-       domain=st.sampled_from(["", MS]), turned=st.sampled_from([0, 4]), interleaved=st.integers(0, 1),
-       one=st.booleans())  # fmt: skip
-def test_rotary_embedding_at_positions_of_a_run(bench, seed, batch, length, rank, domain, turned, interleaved, one):
+@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 3), length=st.integers(1, 4),
+       rank=st.sampled_from([3, 4]), domain=st.sampled_from(["", MS]), turned=st.sampled_from([0, 4]),
+       interleaved=st.integers(0, 1), one=st.booleans())  # fmt: skip
+def test_rotary_embedding_at_positions_of_a_run(
+  bench, seed, batch, length, rank, domain, turned, interleaved, one
+):
   """A place for each row, in no order; of one row for all of the batch, too."""
   rng, heads, size, room = np.random.default_rng(seed), 3, 8, 9
   shape = (batch, heads, length, size) if rank == 4 else (batch, length, heads * size)
