@@ -167,7 +167,10 @@ def _attended(c: Context, own: Heads, past: tuple[Tensor, ...], seen: Tensor, *,
 
 
 def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tensor]:
-  """exp(score - the largest) and their sum; a sink is a score beside them that has no value."""
+  """exp(score - the largest) and their sum; a sink is a score beside them that has no value.
+
+  One far above them makes the sum infinite, and what is divided by it nothing.
+  """
   axis = len(shape_of(scores)) - 1
   sink: Tensor | Constant = const(0)
   if c.has(_SINK):
@@ -176,7 +179,6 @@ def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tenso
   elif not c.attribute("smooth_softmax", 0):
     _, _, e, total = exponentials(c, scores, (axis,))
     return e, total
-  most = c.elementwise("max", c.reduce("rmax", scores, (axis,)), sink)
-  e = c.elementwise("exp", c.elementwise("sub", scores, most))
+  most, _, e, total = exponentials(c, scores, (axis,))
   beside = c.elementwise("exp", c.elementwise("sub", sink, most))
-  return e, c.elementwise("add", c.reduce("sum", e, (axis,)), beside)
+  return e, c.elementwise("add", total, beside)
