@@ -74,4 +74,5 @@ def test_sizes_of_a_run(monkeypatch, mask):
     drawn = rng.integers(1, length + 1, batch) if mask == "ends" else rng.integers(0, 2, (batch, length))
     values = {x: rng.standard_normal((batch, length, 512)).astype(np.float16), seen: drawn.astype(np.int32)}
     near(session.run(None, values), run_model(model, values))
-  assert len(mirage_onnx.launches(session)) == 2
+  counts = mirage_onnx.launches(session)  # of the projection, too, where the clock lets it be searched
+  assert counts and all(n >= 4 for n in counts.values())
