@@ -1,6 +1,7 @@
 """Attention that projects its input, from model to session: kernels of its parts, in the emulator."""
 
 import numpy as np
+import onnx
 import pytest
 from projecting_models import projecting
 from small_models import feeds, run_model
@@ -8,6 +9,24 @@ from small_models import feeds, run_model
 import mirage_onnx
 from mirage_onnx import pipeline
 from mirage_onnx.tune.known_sizes import Unpredicted
+
+
+def chosen(monkeypatch, slow):
+  """A prediction chooses what takes ONNX Runtime 300 us."""
+  floors = pipeline.with_floors
+
+  def timed(times, program, target):
+    own = {n.name: 300.0 if n.op_type in slow else 0.1 for n in program.nodes}
+    return {**floors(times, program, target), **own}
+
+  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
+  monkeypatch.setattr(pipeline, "with_floors", timed)
+
+
+def near(got, wants):
+  for a, b in zip(got, wants, strict=True):
+    assert a.shape == b.shape
+    np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.slow
@@ -21,15 +40,8 @@ from mirage_onnx.tune.known_sizes import Unpredicted
   ],
 )
 def test_kernels_of_the_parts(monkeypatch, mask, slow, left):
-  """A prediction chooses what takes ONNX Runtime 300 us; what stays of the node are its parts."""
-  floors = pipeline.with_floors
-
-  def timed(times, program, target):
-    own = {n.name: 300.0 if n.op_type in slow else 0.1 for n in program.nodes}
-    return {**floors(times, program, target), **own}
-
-  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
-  monkeypatch.setattr(pipeline, "with_floors", timed)
+  """What stays of the node are its parts."""
+  chosen(monkeypatch, slow)
   model = projecting(512, 8, dtype=np.float16, mask=mask, batch=2)
   result = mirage_onnx.optimize(model, target="h100", workers=1, tiled=True)
   ops = [n.op_type for n in result.model.graph.node]
@@ -38,8 +50,29 @@ def test_kernels_of_the_parts(monkeypatch, mask, slow, left):
   values |= {n: v * 13 for n, v in values.items() if v.shape == (2,)}
   wants, bodies = run_model(model, values), run_model(result.model, values)
   session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
-  for got in (bodies, session.run(None, values)):
-    for a, b in zip(got, wants, strict=True):
-      np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=1e-2, atol=1e-2)
+  near(bodies, wants)
+  near(session.run(None, values), wants)
   counts = mirage_onnx.launches(session)
   assert counts and all(n >= 1 for n in counts.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["ends", "keys"])
+def test_sizes_of_a_run(monkeypatch, mask):
+  """Dimensions with names, of which nothing is said inside the model, as optimizers write it."""
+  chosen(monkeypatch, ("MatMul", "MultiHeadAttention"))
+  model = projecting(512, 8, dtype=np.float16, mask=mask, batch="batch", length="length")
+  del model.graph.value_info[:]
+  sizes = {"batch": [2], "length": [64]}
+  result = mirage_onnx.optimize(model, target="h100", workers=1, tiled=True, shapes=sizes, budget_s=600)
+  assert "Attention" not in [n.op_type for n in result.model.graph.node]
+  session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  rng = np.random.default_rng(0)
+  (seen,) = (v.name for v in model.graph.input if v.type.tensor_type.elem_type == onnx.TensorProto.INT32)
+  (x,) = (v.name for v in model.graph.input if v.name != seen)
+  for batch, length in ((1, 1), (2, 24), (1, 77), (3, 9)):
+    drawn = rng.integers(1, length + 1, batch) if mask == "ends" else rng.integers(0, 2, (batch, length))
+    values = {x: rng.standard_normal((batch, length, 512)).astype(np.float16), seen: drawn.astype(np.int32)}
+    near(session.run(None, values), run_model(model, values))
+  counts = mirage_onnx.launches(session)  # of the projection, too, where the clock lets it be searched
+  assert counts and all(n >= 4 for n in counts.values())

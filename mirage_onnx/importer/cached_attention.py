@@ -5,9 +5,7 @@ in is a constant (``causal.places``), so that a mask is a comparison of two tens
 cache with the new row in its place: behind that, what the cache has, which no run reads.
 """
 
-from dataclasses import replace
-
-from mirage_onnx.importer.causal import LARGEST, places, places_of
+from mirage_onnx.importer.causal import LARGEST
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.dot_products import (
   LEAST,
@@ -16,6 +14,7 @@ from mirage_onnx.importer.dot_products import (
   by_rows,
   capped,
   heads_of,
+  places_along,
   scaled,
   shaped,
 )
@@ -44,7 +43,7 @@ def group_query_attention(c: Context) -> None:
   past, lengths = tuple(c.tensor(i) for i in (3, 4)), c.tensor(_LENGTHS)
   batch, _, room, _ = shape_of(past[0])
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
-  place = c.reshape(_places(c, room), (1, 1, room, 1))
+  place = c.reshape(places_along(c, room), (1, 1, room, 1))
   for position in (1, 2):
     c.has_shape(position, shape_of(past[position - 1]))
   if c.uses(0):
@@ -64,14 +63,6 @@ def group_query_attention(c: Context) -> None:
   for position, new_row, old in ((1, k, past[0]), (2, v, past[1])):
     if c.uses(position):
       c.finish(c.elementwise("select", there, new_row, old, dtype=old.dtype), position)
-
-
-def _places(c: Context, room: int) -> Tensor:
-  """Of so many rows of a cache, where a number may stand for what only a run knows."""
-  if not c.symbols.is_symbolic(room):
-    return c.implied(places(room))
-  found = c.implied(places_of(c.symbols.text(room)))
-  return replace(found, shape=(room,))
 
 
 def _check(c: Context) -> None:
@@ -176,7 +167,10 @@ def _attended(c: Context, own: Heads, past: tuple[Tensor, ...], seen: Tensor, *,
 
 
 def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tensor]:
-  """exp(score - the largest) and their sum; a sink is a score beside them that has no value."""
+  """exp(score - the largest) and their sum; a sink is a score beside them that has no value.
+
+  One far above them makes the sum infinite, and what is divided by it nothing.
+  """
   axis = len(shape_of(scores)) - 1
   sink: Tensor | Constant = const(0)
   if c.has(_SINK):
@@ -185,7 +179,6 @@ def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tenso
   elif not c.attribute("smooth_softmax", 0):
     _, _, e, total = exponentials(c, scores, (axis,))
     return e, total
-  most = c.elementwise("max", c.reduce("rmax", scores, (axis,)), sink)
-  e = c.elementwise("exp", c.elementwise("sub", scores, most))
+  most, _, e, total = exponentials(c, scores, (axis,))
   beside = c.elementwise("exp", c.elementwise("sub", sink, most))
-  return e, c.elementwise("add", c.reduce("sum", e, (axis,)), beside)
+  return e, c.elementwise("add", total, beside)

@@ -23,6 +23,9 @@ def dequantize_linear(c: Context) -> None:
   x, scale = c.tensor(0), c.tensor(1)
   if not c.is_known(0):
     raise c.reject(f"{x.name!r}, which it widens, is no weight")
+  if x.dtype is DType.I32:
+    _widened_bias(c, x)
+    return
   if x.dtype not in PACKED:
     raise c.reject(f"{x.name!r} is {x.dtype or 'of a type that is not supported'}", "DTYPE")
   if not x.is_static or not shape_of(x) or not scale.is_static:
@@ -39,6 +42,18 @@ def dequantize_linear(c: Context) -> None:
   if zero is not None:
     q = c.elementwise("sub", q, zero)
   c.finish(c.elementwise("mul", q, _scale(c, 1, None)))
+
+
+def _widened_bias(c: Context, x: Tensor) -> None:
+  """A bias of 32 bits, of the tensor or of its one axis; its zero point is 0, as ONNX has it. In fp32."""
+  scale, known = c.tensor(1), c.known(2) if c.has(2) else None
+  if c.has(2) and (known is None or known.any()):
+    raise c.reject(f"zero points of {x.name!r}, integers of 32 bits, are not 0")
+  if len(shape_of(x)) != 1 or not scale.is_static or shape_of(scale) not in ((), (1,), shape_of(x)):
+    raise c.reject(f"{x.name!r} is {x.dtype} of {list(shape_of(x))}, no bias with a scale for it", "DTYPE")
+  if scale.dtype is None or c.output().dtype is not scale.dtype or c.attribute("block_size", 0):
+    raise c.reject(f"scales are {scale.dtype}", "DTYPE")
+  c.finish(c.elementwise("mul", c.cast(x, DType.F32), c.widened(1)))
 
 
 def _whole_bytes(c: Context, x: Tensor) -> None:

@@ -4,10 +4,10 @@ Scores and their softmax are in fp32; what multiplies V has the type of Q. The s
 is not seen is the least fp32, so the key weighs nothing beside one that is.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_onnx.importer.causal import LARGEST, causal_mask
+from mirage_onnx.importer.causal import LARGEST, causal_mask, places, places_of
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.slicing import beside, taken
@@ -96,6 +96,14 @@ def causal(c: Context, own: Heads, past: int, masks: Masks) -> None:
   if queries * keys > LARGEST:
     raise c.reject(f"a causal mask of {queries} x {keys} elements is not stored")
   masks.seen.append(c.implied(causal_mask(queries, keys, past)))
+
+
+def places_along(c: Context, count: int) -> Tensor:
+  """0, 1, 2, ... of so many keys, where a number may stand for what only a run knows."""
+  if not c.symbols.is_symbolic(count):
+    return c.implied(places(count))
+  found = c.implied(places_of(c.symbols.text(count)))
+  return replace(found, shape=(count,))
 
 
 def scaled(c: Context, dots: Tensor, size: int) -> Tensor:

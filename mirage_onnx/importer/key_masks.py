@@ -4,9 +4,9 @@ Of (batch, keys) and (batch, queries, keys): where they are 0. Of (batch) and of
 of each sequence end, and where they begin. Of (batch, 1), as ONNX Runtime reads it: nothing.
 """
 
-from mirage_onnx.importer.causal import LARGEST, places
+from mirage_onnx.importer.causal import LARGEST
 from mirage_onnx.importer.context import Context, const, shape_of
-from mirage_onnx.importer.dot_products import Heads
+from mirage_onnx.importer.dot_products import Heads, places_along
 from mirage_onnx.ir import DType, Tensor
 
 
@@ -35,9 +35,9 @@ def added_by(c: Context, mask: Tensor, own: Heads, *, projecting: bool) -> Tenso
 
 def _beyond(c: Context, ends: Tensor, batch: int, keys: int) -> Tensor:
   """Which keys are not before their end, or before their beginning: by (batch, 1, 1, keys)."""
-  if c.symbols.is_symbolic(keys) or keys > LARGEST:
-    raise c.reject("of keys that only a run counts, a mask says where they end", "DYNAMIC_DIM")
-  place = c.reshape(c.implied(places(keys)), (1, 1, 1, keys))
+  if keys not in c.symbols.names and (c.symbols.is_symbolic(keys) or keys > LARGEST):
+    raise c.reject(f"a mask says where {c.symbols.text(keys)} keys end", "DYNAMIC_DIM")
+  place = c.reshape(places_along(c, keys), (1, 1, 1, keys))
 
   def part(first: int) -> Tensor:
     own = c.slice(ends, 0, first, first + batch) if shape_of(ends) != (batch,) else ends

@@ -7,7 +7,7 @@ import numpy as np
 
 from mirage_onnx.importer.context import Context, shape_of
 from mirage_onnx.importer.slicing import taken
-from mirage_onnx.ir.program import Tensor
+from mirage_onnx.ir import DType, Tensor
 
 
 def rotary(positions: int, cosines: int, sines: int) -> Callable[[Context], None]:
@@ -43,9 +43,21 @@ def _angles(c: Context, table: int, positions: int, length: int, heads_last: boo
   """Cosines or sines that broadcast over the heads."""
   x = c.tensor(table)
   if c.has(positions):
-    x = taken(c, x, 0, _places(c, positions, length))
+    known = c.known(positions) is not None
+    x = taken(c, x, 0, _places(c, positions, length)) if known else _rows(c, x, positions, length)
   *batch, n, half = shape_of(x)
   return c.widen(c.reshape(x, (*batch, n, 1, half) if heads_last else (*batch, 1, n, half)))
+
+
+def _rows(c: Context, table: Tensor, positions: int, length: int) -> Tensor:
+  """The rows that a run names, by (batch, length, half): one for each row of x, or one for all."""
+  rows, batch = c.tensor(positions), shape_of(c.tensor(0))[0]
+  own = shape_of(rows) if rows.shape is not None else ()
+  if own != (batch, length) and (own, length) != ((1,), 1):
+    raise c.reject(f"a run names {c.symbols.show(own)} positions, not one for each of the sequence")
+  if rows.dtype not in (DType.I32, DType.I64) or c.symbols.is_symbolic(shape_of(table)[0]):
+    raise c.reject("the rows that a run picks of are not known")
+  return c.reshape(c.gather(table, rows), (*(own if len(own) > 1 else (1, 1)), shape_of(table)[1]))
 
 
 def _places(c: Context, positions: int, length: int) -> range:

@@ -8,6 +8,7 @@ is measured.
 """
 
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,33 +49,33 @@ def split_projections(proto: ModelProto) -> ModelProto:
 
 def whole_projections(model: ModelProto) -> None:
   """Makes one node again of three that are all there; others have no mark."""
-  graph = model.graph
-  makers = {o: n for n in graph.node for o in n.output}
-  readers: dict[str, int] = {}
-  for n in nodes_of(graph):
-    for i in n.input:
-      readers[i] = readers.get(i, 0) + 1
+  nodes = list(model.graph.node)
+  if not any(map(_mark, nodes)):
+    return
+  makers = {o: k for k, n in enumerate(nodes) for o in n.output}
+  readers = Counter(i for n in nodes_of(model.graph) for i in n.input)
   gone, whole = set[int](), dict[int, NodeProto]()
-  for node in graph.node:
+  for k, node in enumerate(nodes):
     if _mark(node) != _ATTENDING:
       continue
     split = makers.get(node.input[0])
-    product = makers.get(split.input[0]) if split is not None and _is(split, _SPLIT) else None
-    if split is None or product is None or not _is(product, _PRODUCT):
+    product = None if split is None or _mark(nodes[split]) != _SPLIT else makers.get(nodes[split].input[0])
+    if split is None or product is None or _mark(nodes[product]) != _PRODUCT:
       continue
-    inner = [*split.output, *product.output]
-    if list(node.input[:3]) == list(split.output) and all(readers.get(o) == 1 for o in inner):
-      gone |= {id(split), id(product)}
-      whole[id(node)] = _joined(product, node)
-  kept = [whole.get(id(n), n) for n in graph.node if id(n) not in gone]
-  if gone or any(_mark(n) for n in kept):
-    copies = [NodeProto.FromString(n.SerializeToString()) for n in kept]
-    for n in copies:
-      others = [p for p in n.metadata_props if p.key != _MARK]
+    inner = [*nodes[split].output, *nodes[product].output]
+    if list(node.input[:3]) == list(nodes[split].output) and all(readers[o] == 1 for o in inner):
+      gone |= {split, product}
+      whole[k] = _joined(nodes[product], node)
+  kept = [
+    NodeProto.FromString(whole.get(k, n).SerializeToString()) for k, n in enumerate(nodes) if k not in gone
+  ]
+  for n in kept:
+    others = [p for p in n.metadata_props if p.key != _MARK]
+    if len(others) < len(n.metadata_props):
       del n.metadata_props[:]
       n.metadata_props.extend(others)
-    del graph.node[:]
-    graph.node.extend(copies)
+  del model.graph.node[:]
+  model.graph.node.extend(kept)
 
 
 def part_of(node: NodeProto) -> str:
@@ -91,6 +92,8 @@ class _Known:
       for v in (*graph.value_info, *graph.input, *graph.output)
       if v.type.tensor_type.HasField("shape")
     }
+    stored = {t.name for t in graph.initializer}
+    self.inputs = {v.name: self.dims.get(v.name, ()) for v in graph.input if v.name not in stored}
     self.dims |= {t.name: tuple(t.dims) for t in graph.initializer}
     self.makers = {o: n for n in graph.node for o in n.output}
 
@@ -101,10 +104,12 @@ class _Known:
     maker = self.makers.get(name)
     if maker is not None and maker.op_type == "EmbedLayerNormalization" and maker.domain == _DOMAIN:
       return len(maker.output) > 1 and name == maker.output[1]
-    dims, rows = self.dims.get(name, ()), self.dims.get(x, ())
-    if len(rows) != 3 or not all((*dims, *rows[:2])):
+    dims, rows = self.dims.get(name, ()), self.dims.get(x, ())[:2]
+    if dims == () or not all(dims):
       return False
-    return dims in (rows[:1], rows[:2])
+    # An inner x has its dimensions from the inputs of the model: a mask like them is none of twice as many.
+    others = [rows] if rows else [d[:2] for n, d in self.inputs.items() if n != name]
+    return any(dims in (d[:1], d) for d in others if len(d) == 2 and all(d))
 
 
 def _can(node: NodeProto, known: _Known) -> bool:
@@ -170,7 +175,3 @@ def _without_end(names: Sequence[str]) -> list[str]:
 def _mark(node: NodeProto) -> str:
   value = next((p.value for p in node.metadata_props if p.key == _MARK), "")
   return value.partition(" ")[0]
-
-
-def _is(node: NodeProto, mark: str) -> bool:
-  return _mark(node) == mark

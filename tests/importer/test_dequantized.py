@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 from region_meaning import largest_region, meant
-from small_models import feeds
+from small_models import Net, feeds, run_model
 
 from mirage_onnx.importer import import_model, load_model
 
@@ -39,6 +39,32 @@ def test_as_onnxruntime_computes_it(data):
   want = meant(model, values)
   assert got.shape == want.shape
   assert np.linalg.norm(got - want) <= 3e-3 * np.linalg.norm(want)
+
+
+@given(st.data())
+def test_a_bias_of_32_bits(data):
+  """As onnxruntime.quantization writes it: the scale is that of the activations times the weights'."""
+  n, each = data.draw(st.integers(1, 40), "n"), data.draw(st.booleans(), "each")
+  dtype = data.draw(st.sampled_from([np.float16, np.float32]), "dtype")
+  net = Net(dtype, seed=data.draw(st.integers(0, 99), "seed"), opset=21)
+  q = net.constant(net.rng.integers(-(2**20), 2**20, n), np.int32)
+  scale = net.constant(net.rng.uniform(0.5, 1.5, n if each else ()) * 2.0**-20)
+  zero = [net.constant(np.zeros(n if each else (), np.int32), np.int32)] * data.draw(st.booleans(), "zero")
+  bias = net.DequantizeLinear(q, scale, *zero, axis=0)
+  model = net.model(net.Gemm(net.input(3, 8), net.weight(8, n), bias))
+  values = feeds(model, np.random.default_rng(0))
+  (got,), want = run_model(model, values), meant(model, values)
+  assert "DequantizeLinear" in " ".join(largest_region(model).nodes)
+  np.testing.assert_allclose(got, want, rtol=3e-3, atol=3e-3)
+
+
+def test_a_bias_with_a_zero_point_is_left():
+  net = Net(opset=21)
+  zero = net.constant(1, np.int32)
+  bias = net.DequantizeLinear(net.constant(np.arange(8), np.int32), net.constant(0.5), zero)
+  model = net.model(net.Gemm(net.input(3, 8), net.weight(8, 8), bias))
+  code, reason = barrier(model)
+  assert code == "OP_FORM" and "are not 0" in reason
 
 
 def barrier(model):

@@ -175,8 +175,29 @@ def test_rotary_embedding(bench, rng, domain, rank, turned, interleaved):
   if not domain:
     tables = rng.standard_normal((2, batch, length, half)).astype(F32)
     bench.agrees(*bench.one("RotaryEmbedding", [x, *tables], opset=23, **more))
-  model, _ = bench.one("RotaryEmbedding", order(tables, rows), opset=23, domain=domain, **more)
-  assert bench.barrier(model).startswith("OP_FORM: RotaryEmbedding: the positions")
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 3), length=st.integers(1, 4),
+       rank=st.sampled_from([3, 4]), domain=st.sampled_from(["", MS]), turned=st.sampled_from([0, 4]),
+       interleaved=st.integers(0, 1), one=st.booleans())  # fmt: skip
+def test_rotary_embedding_at_positions_of_a_run(
+  bench, seed, batch, length, rank, domain, turned, interleaved, one
+):
+  """A place for each row, in no order; of one row for all of the batch, too."""
+  rng, heads, size, room = np.random.default_rng(seed), 3, 8, 9
+  shape = (batch, heads, length, size) if rank == 4 else (batch, length, heads * size)
+  x, tables = rng.standard_normal(shape).astype(F32), rng.standard_normal((2, room, (turned or size) // 2))
+  rows = rng.integers(0, room, (1,) if one and domain else (batch, length))
+  arrays = [x, rows, *tables.astype(F32)] if domain else [x, *tables.astype(F32), rows]
+  if one and domain and length > 1:
+    rows[:] = 2
+  model, feeds = bench.one("RotaryEmbedding", arrays, opset=23, domain=domain, interleaved=interleaved,
+                           num_heads=heads, rotary_embedding_dim=turned)  # fmt: skip
+  if one and domain and length > 1:
+    assert bench.barrier(model).endswith("a run names 1 positions, not one for each of the sequence")
+  else:
+    bench.agrees(model, feeds)
 
 
 @settings(max_examples=80, deadline=None)

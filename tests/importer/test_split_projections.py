@@ -66,6 +66,14 @@ def test_a_mask_that_the_embedding_makes():
   assert "MultiHeadAttention" in ops(split_projections(model))
 
 
+def test_sizes_that_a_run_names_and_no_shapes_inside():
+  """As optimizers leave a model: dimensions of inputs are named, and nothing is said of what is between."""
+  for mask, split in (("keys", True), ("ends", True), ("both", False), ("one", False)):
+    model = projecting(mask=mask, batch="batch" if mask in ("keys", "ends") else 2)
+    del model.graph.value_info[:]
+    assert ("MultiHeadAttention" in ops(split_projections(model))) == split, mask
+
+
 def test_without_a_measurement_nothing_changes():
   """A prediction says nothing of the parts, and what is written has the node as it was."""
   model = projecting(512, 8, dtype=np.float16, mask="keys")
