@@ -257,7 +257,7 @@ class Module:
 def compile_kernels(sources: Sequence[KernelSource], *, checks: bool = True, ulps: int = 0) -> Module:
   """Compiles several kernels as one translation unit, which costs little more than one.
 
-  ``ulps``: approximate functions (``ex2``, ``expf``, ``rsqrt``, ...) are up to that far beside the right result.
+  ``ulps``: approximate functions (``ex2``, ``expf``, ...) are up to so far beside the right result.
   """
   return Module(sources, checks=checks, ulps=ulps)
 
