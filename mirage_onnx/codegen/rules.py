@@ -93,6 +93,7 @@ def broken_rules(text: str) -> tuple[Violation, ...]:
 def _violations(text: str) -> Iterator[Violation]:
   spreads: dict[str, Spread] = {}
   blocks: list[tuple[Spread, bool]] = []  # spread of the condition, is a loop
+  before = Spread.CLUSTER  # of the last condition: that of an else without braces
   for number, raw in enumerate(text.splitlines(), 1):
     line = re.sub(r"//.*", "", raw).strip()
     if not line:
@@ -101,12 +102,15 @@ def _violations(text: str) -> Iterator[Violation]:
     for pattern, rule in _FORBIDDEN:
       if re.search(pattern, code):
         yield Violation(rule, number, line)
+    if re.match(r"(if|for) \(.*\)$|(\} )?else$", line):
+      yield Violation("a condition and what it is for stand on one line", number, line)
     around = max((s for s, _ in blocks), default=Spread.CLUSTER)
     looping = any(loop for _, loop in blocks)
     head, body, condition, is_loop = _parted(line)
     if counter := _COUNTER.match(head):
       spreads.pop(counter[1], None)  # an earlier loop may have had the name
-    own = _spread(condition, spreads)
+    own = before if line.startswith("else ") else _spread(condition, spreads)
+    before = own if head.startswith("if (") else before
     if counter:
       spreads[counter[1]] = max(own, around)
     inner = max(around, own)

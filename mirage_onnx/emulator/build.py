@@ -65,8 +65,10 @@ const emu::Entry emu_entries[] = {%s};
 """
 
 
-def build(kernels: Sequence[KernelSource], *, checks: bool) -> Path:
+def build(kernels: Sequence[KernelSource], *, checks: bool, ulps: int = 0) -> Path:
   """The shared library of several kernels, from the cache if it was built before.
+
+  ``ulps``: how far beside the right result approximate functions are.
 
   Raises:
       EmulationError: the text does not compile.
@@ -74,7 +76,7 @@ def build(kernels: Sequence[KernelSource], *, checks: bool) -> Path:
   """
   unit = _unit(kernels)
   runtime = (_HOST / "runtime.cc").read_text()
-  flags = (*_TEXT, *_CHECKS) if checks else _TEXT
+  flags = (*_TEXT, *(_CHECKS if checks else ()), *((f"-DEMU_ULPS={ulps}",) if ulps else ()))
   try:
     linked = build_library(runtime, _RUNTIME, _closure(runtime), suffix=".o")
     return build_library(unit, (*flags, str(linked), *_LINK), _closure(unit))

@@ -108,12 +108,12 @@ class Module:
   noticed: bounds of the accesses through ``ptx``, barriers, deadlocks, faults.
   """
 
-  def __init__(self, kernels: Sequence[KernelSource], *, checks: bool = True) -> None:
+  def __init__(self, kernels: Sequence[KernelSource], *, checks: bool = True, ulps: int = 0) -> None:
     for kernel in kernels:
       _check_launch(kernel)
     self.kernels = tuple(kernels)
     self._checks = checks
-    self._path = build(self.kernels, checks=checks)
+    self._path = build(self.kernels, checks=checks, ulps=ulps)
     self._library = ctypes.CDLL(str(self._path))
     self._library.emu_const_mask.restype = ctypes.c_ulonglong
     self._library.emu_launch.argtypes = (
@@ -254,9 +254,12 @@ class Module:
     return bool(kernel.pdl and launch.early)
 
 
-def compile_kernels(sources: Sequence[KernelSource], *, checks: bool = True) -> Module:
-  """Compiles several kernels as one translation unit, which costs little more than one."""
-  return Module(sources, checks=checks)
+def compile_kernels(sources: Sequence[KernelSource], *, checks: bool = True, ulps: int = 0) -> Module:
+  """Compiles several kernels as one translation unit, which costs little more than one.
+
+  ``ulps``: approximate functions (``ex2``, ``expf``, ...) are up to so far beside the right result.
+  """
+  return Module(sources, checks=checks, ulps=ulps)
 
 
 def run_kernels(

@@ -131,13 +131,13 @@ def drawn_mask(tensor, extents, rng):
   return np.where(seen, rng.standard_normal(seen.shape), float(tensor.band.outside))
 
 
-def near(cases, bound=2e-3, seed=7):
+def near(cases, bound=2e-3, seed=7, ulps=0):
   """In the emulator, of the interpreter."""
-  found = errors(cases, seed)
+  found = errors(cases, seed, ulps)
   assert [e for e in found if not e < bound] == [], found
 
 
-def errors(cases, seed):
+def errors(cases, seed, ulps=0):
   """The largest error of every case, relative to its largest output if that is above 1."""
   named = [Case(re.sub(r"\bk(\d)\b", rf"c{n}k\1", c.text), c.params, c.extents) for n, c in enumerate(cases)]
   sources, owners = [], []
@@ -146,7 +146,7 @@ def errors(cases, seed):
     for kernel, params in zip(graph.kernels, c.params, strict=True):
       sources.append(tiled_source(graph, kernel, params, c.all_extents()))
       owners.append(number)
-  module = compile_kernels(sources)
+  module = compile_kernels(sources, ulps=ulps)
   rng, found = np.random.default_rng(seed), []
   for number, c in enumerate(named):
     extents, graph, tensors, inputs = c.all_extents(), c.graph, {}, {}

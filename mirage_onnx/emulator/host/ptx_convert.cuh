@@ -85,18 +85,38 @@ PTX_DEVICE unsigned pack_bf16(float first, float second) {
 
 // ---- arithmetic
 //
-// Correctly rounded here where the device is within 2 ulp (rsqrt, ex2).
+// Correctly rounded here where the device is within 2 ulp (rsqrt, ex2, expf, ...); with EMU_ULPS up to that many
+// beside it, always the same of one number. 0, 1 and infinity stay: the device has them exactly.
+
+namespace host {
+
+EMU_INLINE float beside(float r) {
+#ifdef EMU_ULPS
+  const unsigned bits = f32_to_bits(r), all = 2 * EMU_ULPS + 1;
+  const bool exact = r == 0.0f || r == 1.0f || (bits & 0x7f800000u) == 0x7f800000u;
+  if (!exact) return bits_to_f32(bits + (bits * 2654435761u >> 16) % all - EMU_ULPS);
+#endif
+  return r;
+}
+
+}  // namespace host
+#ifdef EMU_ULPS
+#define expf(v) ptx::host::beside(std::exp(static_cast<float>(v)))
+#define logf(v) ptx::host::beside(std::log(static_cast<float>(v)))
+#define tanhf(v) ptx::host::beside(std::tanh(static_cast<float>(v)))
+#define erff(v) ptx::host::beside(std::erf(static_cast<float>(v)))
+#endif
 
 PTX_DEVICE float rcp(float v) { return v != v ? bits_to_f32(0x7fffffffu) : 1.0f / v; }
 PTX_DEVICE float rsqrt(float v) {
   if (!(v >= 0.0f)) return bits_to_f32(0x7fffffffu);
-  return std::copysign(static_cast<float>(1.0 / std::sqrt(double{v})), v);
+  return std::copysign(host::beside(static_cast<float>(1.0 / std::sqrt(double{v}))), v);
 }
 PTX_DEVICE float ex2(float v) {  // .ftz: subnormal operands and results are zero
   if (v != v) return bits_to_f32(0x7fffffffu);
   if (std::fabs(v) < 0x1p-126f) return 1.0f;
   const float r = static_cast<float>(std::exp2(double{v}));
-  return r < 0x1p-126f ? 0.0f : r;
+  return r < 0x1p-126f ? 0.0f : host::beside(r);
 }
 namespace host {
 
