@@ -25,8 +25,9 @@ from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, spent
 BATCH = 3
 #: A question is given this much time whatever is left, and at most so much.
 LEAST_S, MOST_S = 3.0, 30.0
-#: What decides whether anything is written has this much: openings of models of gigabytes take long.
-WHOLE_S = 60.0
+#: What decides whether anything is written has this much, or this part of what is left, where that is more:
+#: openings of models of gigabytes take long, and so do slow runs at many sizes.
+WHOLE_S, WHOLE = 60.0, 0.5
 #: Beyond its time, a question may take this long until its first look.
 FIRST_S = 10.0
 #: Of a result that is faster already, what is left out in turn: for so much of the time that the run took
@@ -131,7 +132,8 @@ class Gate:
     original = Arm(self.original, self.bodies)
     prompts = () if self.prompt is None else (self.prompt,)
     alpha, points = spent(ALPHA, self._questions), (*self.points, *prompts)
-    found = self._ask((original, result), ((0, 1),), alpha, most_s=WHOLE_S, points=points)
+    most_s = max(WHOLE_S, WHOLE * (self.end - time.monotonic()))
+    found = self._ask((original, result), ((0, 1),), alpha, most_s=most_s, points=points)
     self._questions += 1
     self.note = ""
     if isinstance(found, Failed):

@@ -84,7 +84,7 @@ def test_what_loses_goes(optimized):
   onnx.checker.check_model(after, full_check=True)
   # The last comparison is of what was written: 130 us before, 115 after.
   (row,) = report.measured.rows
-  assert (row.before_us, row.after_us) == (130.0, 115.0) and row.low > 1.1
+  assert (row.before_us, row.after_us) == (130.0, 115.0) and row.low > 1.05
   record = read(after)
   assert record.measured == report.measured and len(record.places) == len(record.regions) == 2
   assert [k.code for k in record.kept] == ["MODEL_SLOWER"]

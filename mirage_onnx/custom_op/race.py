@@ -34,6 +34,10 @@ from mirage_onnx.tune.paired import LOOKS, Speedup, decide
 
 #: Seconds of one sample, about, and rounds of samples in an opening.
 SAMPLE_S, ROUNDS = 0.01, 9
+#: With many points samples are shorter, so that those of an opening take no more than this, or so at least;
+#: of runs that take long there are fewer rounds, so that those of a point take no more than the last.
+OPENING_S, LEAST_SAMPLE_S, POINT_S = 4.0, 1e-3, 2.0
+LEAST_ROUNDS = 3
 #: Beyond the time that a child is given, for what it cannot end by itself: making a session.
 _MORE_S = 120.0
 
@@ -131,14 +135,23 @@ def race(question: Race, ask: Callable[[Race, float], Any] | None = None) -> Tim
   return Times(tuple(made), tuple(sum(c.values()) for c in counts), tuple(skipped), tuple(counts))
 
 
-def rounds_us(runs: Sequence[Callable[[], object]]) -> np.ndarray:
-  """(arms, ``ROUNDS``) of microseconds of things that were run before, in turns."""
-  calls = [max(1, int(SAMPLE_S / max(_sample(run, 1), 1e-6))) for run in runs]
-  found = np.empty((len(runs), ROUNDS))
-  for r in range(ROUNDS):
+def rounds_us(runs: Sequence[Callable[[], object]], sample_s: float = SAMPLE_S) -> np.ndarray:
+  """(arms, rounds) of microseconds of things that were run before, in turns; fewer rounds of slow ones."""
+  once = [_sample(run, 1) for run in runs]
+  calls = [max(1, int(sample_s / max(s, 1e-6))) for s in once]
+  round_s = max(sum(s * n for s, n in zip(once, calls, strict=True)), 1e-6)
+  rounds = max(LEAST_ROUNDS, min(ROUNDS, int(POINT_S / round_s)))
+  found = np.empty((len(runs), rounds))
+  for r in range(rounds):
     for k in range(len(runs)) if r % 2 == 0 else range(len(runs) - 1, -1, -1):
       found[k, r] = _sample(runs[k], calls[k])
   return found * 1e6
+
+
+def sample_seconds(question: Race) -> float:
+  """Of one sample, by how many there are in an opening."""
+  samples = ROUNDS * len(question.arms) * len(question.points) * (2 if question.provider == "cuda" else 1)
+  return max(LEAST_SAMPLE_S, min(SAMPLE_S, OPENING_S / samples))
 
 
 def _sample(run: Callable[[], object], calls: int) -> float:
@@ -166,6 +179,7 @@ class _Race:
     self._us: dict[tuple[str, str], list[np.ndarray]] = {}
     self._ratios: dict[tuple[str, str], list[np.ndarray]] = {}
     self._graphs, self._openings = question.provider == "cuda", 0
+    self._sample_s = sample_seconds(question)
     self._first: Signature | None = None
     self.counts: list[dict[str, int]] = [{} for _ in question.arms]
     self.skipped = list[str]()
@@ -217,7 +231,8 @@ class _Race:
       return False
     for text, by_arm in us.items():
       if len(by_arm) == len(arms):
-        rounds, key = np.stack([by_arm[k] for k in sorted(by_arm)]), (text, "graph" if graph else "run")
+        least, key = min(map(len, by_arm.values())), (text, "graph" if graph else "run")
+        rounds = np.stack([by_arm[k][:least] for k in sorted(by_arm)])
         self._us.setdefault(key, []).append(np.median(rounds, axis=1))
         ratios = [np.median(rounds[a] / rounds[b]) for a, b in self._question.pairs]
         self._ratios.setdefault(key, []).append(np.array(ratios))
@@ -244,7 +259,7 @@ class _Race:
           continue
         which = f"{some[0]} timing {text}" if len(some) == 1 else f"timing {text}"
         self._at(which.rstrip())
-        us.setdefault(text, {}).update(zip(sessions, rounds_us(runs), strict=True))
+        us.setdefault(text, {}).update(zip(sessions, rounds_us(runs, self._sample_s), strict=True))
         del runs
     if not graph:
       for k, session in sessions.items():

@@ -71,6 +71,7 @@ class Ahead:
   ``until``: of ``time.monotonic``, when that ends. ``draw``: a region's inputs and right results, which
   are made before they are asked for once any were (what is known from an earlier run needs none).
   ``more``: programs that are likely to be compiled after the first ones; they are then found in the cache.
+  ``known``: whether an earlier run has timed a region, so that all that it asks for is there.
   """
 
   def __init__(
@@ -80,9 +81,11 @@ class Ahead:
     until: float,
     draw: Callable[[Outcome], Draws],
     more: Callable[[Outcome, Compiled], Sequence[Candidate]],
+    known: Callable[[Outcome], bool] = lambda o: False,
   ) -> None:
     self._target, self._tries, self._until = target, tries, until
     self._draw, self._more, self._draws_wanted = draw, more, False
+    self._timed_before = known
     self._pools = [ThreadPoolExecutor(1, thread_name_prefix=f"ahead {what}") for what in ("kernels", "draws")]
     self._kernels = dict[str, tuple[Outcome, Future[Ready]]]()
     self._draws = dict[str, tuple[Outcome, Future[Draws]]]()
@@ -102,7 +105,7 @@ class Ahead:
     for o in some:
       if _known(self._kernels, o) is None:
         self._kernels[o.region.key] = o, self._pools[0].submit(self._compiled, o)
-      if self._draws_wanted and _known(self._draws, o) is None:
+      if self._draws_wanted and _known(self._draws, o) is None and not self._timed_before(o):
         self._draws[o.region.key] = o, self._pools[1].submit(self._drawn, o)
 
   def take(self, o: Outcome) -> Ready:
@@ -142,7 +145,7 @@ class Ahead:
     with deadline.until(self._until):
       deadline.check()
       ready = first_kernels(o, self._target, self._tries, self._tries, available_cores())
-    if ready.compiled:
+    if ready.compiled and not self._timed_before(o):
       by_warpgroups = (c for c in ready.compiled if WGMMA.name in {p.instruction for p in c.candidate.params})
       self._pools[0].submit(self._compile_more, o, next(by_warpgroups, ready.compiled[0]))
     return ready

@@ -40,6 +40,9 @@ UNSEARCHED_MOST = 64
 ROUND = 6
 #: Seconds that a region has at least, and that a choice of what is timed next may take.
 LEAST_S, PLAN_S = 5.0, 10.0
+#: Seconds without a choice behind one, of its own: it takes one core and what Python's threads share, while
+#: others search and compile. Where the GPU would wait none is rested.
+REST = 3.0
 #: Decimals of microseconds of guesses: equal layers are then equal to the last bit, and are one problem.
 DECIMALS = 2
 #: Regions that wait for a hand beyond those that have one, so that none waits for a choice.
@@ -138,7 +141,8 @@ def explored(
           queue = deque(seconds.items())
         else:
           queue.clear()
-        rested = 2 * time.monotonic() - begun  # no more than half of the time goes into choices
+        now = time.monotonic()
+        rested = now + REST * (now - begun)
       if arriving and not waiting and not told:
         told = True
         arriving.over()

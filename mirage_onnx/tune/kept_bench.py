@@ -38,6 +38,7 @@ class TimedBefore:
     folder = cache_folder("measurements")
     machine = present_machine() if folder is not None and store is None else None
     self._loaded, self._store = loaded, store or (KeptFolder(folder, machine.text) if machine else None)
+    self._places: dict[tuple[str, ...], str] = {}
 
   def __call__(self, region: Region) -> bool:
     """Whether it was."""
@@ -49,7 +50,9 @@ class TimedBefore:
       self._store.put(self._key(self._store, region), {"timed": True})
 
   def _key(self, store: KeptFolder, region: Region) -> str:
-    return store.key("timed", region_place(self._loaded, region))
+    if region.nodes not in self._places:  # it is asked several times
+      self._places[region.nodes] = region_place(self._loaded, region)
+    return store.key("timed", self._places[region.nodes])
 
 
 def kept_bench(

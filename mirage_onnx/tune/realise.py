@@ -94,14 +94,16 @@ def realise(
     draw = lambda o: draws_of(loaded, o.region)  # noqa: E731
     more = partial(second_numbers, target=target, tries=tries)
     at_once = max(LEAST_AT_ONCE, min(MOST_AT_ONCE, available_cores() // CORES))
-    tuner.numbers, tuner.timed_before = [*range(at_once)][::-1], TimedBefore(loaded)
-    with Ahead(target, tries, ends.at, draw, more) as tuner.ahead:
+    timed_before = TimedBefore(loaded)
+    known = lambda o: timed_before(o.region)  # noqa: E731
+    tuner.numbers, tuner.timed_before = [*range(at_once)][::-1], timed_before
+    with Ahead(target, tries, ends.at, draw, more, known) as tuner.ahead:
       roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
       expected = Expectations(node_us, partial(kind_of, target=target), roof, available_cores())
       found, said = explored(
         program, found, node_us, alone, expected, tuner, ends=ends, late=partial(_too_late, ends=ends),
         patience=patience, soon=tuner.ahead.soon, starts=tuner.starts, arriving=arriving, at_once=at_once,
-        known=lambda o: tuner.timed_before is not None and tuner.timed_before(o.region), kept=kept,
+        known=known, kept=kept,
       )  # fmt: skip
     tuner.ahead = None
     if detail is not None and said:

@@ -29,6 +29,28 @@ def test_rounds():
   assert np.median(us[1]) >= 1000
 
 
+def test_slow_runs_and_many_sizes_take_less_of_each(monkeypatch):
+  """Else no budget would be enough for the openings that say something."""
+  now = [0.0]
+  monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+
+  def takes(seconds):
+    def run():
+      now[0] += seconds
+
+    return run
+
+  for seconds, rounds in ((1e-4, ROUNDS), (0.05, ROUNDS), (0.2, 5), (3.0, 3)):
+    now[0] = 0.0
+    us = rounds_us((takes(seconds), takes(seconds)))
+    assert us.shape == (2, rounds) and us == pytest.approx(seconds * 1e6)
+    assert now[0] <= max(2.5, 8 * seconds) + 1e-6
+  arms = tuple(map(Arm, "ab"))
+  for points, sample_s in ((1, 0.01), (9, 0.01), (64, 4.0 / (64 * 2 * 2 * ROUNDS))):
+    asked = Race(arms, ((0, 1),), 60.0, 0.01, points=({},) * points)
+    assert module.sample_seconds(asked) == pytest.approx(sample_s)
+
+
 def test_no_more_openings_than_there_is_time(tmp_path):
   path = save(tmp_path / "m.onnx", 1)
   (row,) = race(question(path, path, seconds=0.0)).rows

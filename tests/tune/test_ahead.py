@@ -53,6 +53,21 @@ def test_kernels_are_there_when_they_are_asked_for(compiled):
   assert ("a2",) in compiled and ("b2",) in compiled  # what is likely to be asked for next
 
 
+def test_what_was_timed_before_needs_no_more(compiled):
+  """All that its second look asks for is kept, and so are its results: inputs are drawn if asked for."""
+  a, b, draws = outcome("a"), outcome("b"), []
+  draw, more = (lambda o: draws.append(o.region.key) or []), lambda o, best: [f"{best.of}2"]
+  with Ahead(H200, 8, float("inf"), draw, more, lambda o: o is a) as some:
+    assert some.draws(a) is None
+    some.soon([a, b])
+    some.take(a)
+    some.take(b)
+    ends = time.monotonic() + 10
+    while (("b2",) not in compiled or draws != ["b"]) and time.monotonic() < ends:
+      time.sleep(0.01)
+  assert ("a2",) not in compiled and ("b2",) in compiled and draws == ["b"]
+
+
 def test_another_search_result_is_another_region(compiled):
   a = outcome("a")
   with made() as some:

@@ -89,6 +89,15 @@ def test_bounds():
   assert speedup([0.95, 0.94, 0.95, 0.94], 0.01).verdict is PairedVerdict.SLOWER
 
 
+def test_few_that_agree_are_believed_less():
+  """Four on 7 % may be luck of memory, four on 11 % or six on 7 % are not."""
+  alpha = ALPHA / 2 / len(LOOKS)
+  assert speedup([1.07] * 4, alpha).verdict is PairedVerdict.UNDECIDED
+  assert speedup([1.11] * 4, alpha).verdict is PairedVerdict.FASTER
+  assert speedup([1.07] * 6, alpha).verdict is PairedVerdict.FASTER
+  assert speedup([1 / 1.11] * 4, alpha).verdict is PairedVerdict.SLOWER
+
+
 def test_looks_end_with_the_decision():
   asked = []
 
