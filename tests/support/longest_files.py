@@ -8,8 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LONGEST = {
   "tests/test_dynamic_attention.py": 700,
-  "tests/superopt/test_axioms_needed.py": 400,
-  "tests/superopt/test_goldens_found.py": 350,
+  "tests/superopt/test_goldens_found.py": 600,
   "tests/test_loading.py": 300,
   "tests/codegen/test_goldens.py": 250,
   "tests/codegen/test_random_kernels.py": 240,
