@@ -23,13 +23,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 TYPES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "fp32": TensorProto.FLOAT}
-OPSET = 20
 #: Runs (or nodes with a weight each) in one graph, at most, and for so many microseconds or bytes about.
 MOST_RUNS, LONG_US, LARGE_BYTES = 16, 600.0, 1 << 27
 SAMPLES = 5
@@ -205,41 +204,30 @@ def node_of(kind, sizes, of):
 
 def model_of(op, inputs, constants, outputs, attributes, of, nodes=1):
   """A model of one node, or of several with a second input each; and what a run gives it."""
-  rng = np.random.default_rng(0)
-  domain = "com.microsoft" if op in OWN else ""
-  drawn = rng.uniform(0.5, 1.0, DRAWN).astype(np.float32)
-  given, feeds, made, graph = [], {}, [], []
+  from mirage_onnx.tune.operator_table import nodes_model
 
-  def info(name, shape, dtype):
-    return helper.make_tensor_value_info(name, dtype, shape)
+  drawn = np.random.default_rng(0).uniform(0.5, 1.0, DRAWN).astype(np.float32)
 
-  def put(name, shape, dtype, values=None):
-    given.append(info(name, shape, dtype))
-    if values is None:
-      kind = helper.tensor_dtype_to_np_dtype(dtype)
-      values = np.resize((drawn > 0.75) if dtype == TensorProto.BOOL else drawn.astype(kind), shape)
-    feeds[name] = values
+  def values(shape, dtype, given=None):
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    return (
+      np.resize(drawn > 0.75 if dtype == TensorProto.BOOL else drawn.astype(kind), shape)
+      if given is None
+      else given
+    )
 
-  held = []
-  for k, c in enumerate(constants):
-    whole = c.dtype.kind == "i"
-    kind = np.int64 if whole else helper.tensor_dtype_to_np_dtype(of)
-    held.append(numpy_helper.from_array(np.asarray(c).astype(kind), f"c{k}"))
+  domain, half = "com.microsoft" if op in OWN else "", helper.tensor_dtype_to_np_dtype(of)
+  held = {
+    f"c{k}": np.asarray(c).astype(np.int64 if c.dtype.kind == "i" else half) for k, c in enumerate(constants)
+  }
+  feeds, made, graph = {}, {}, []
   for node in range(nodes):
-    names = []
-    for k, (shape, dtype, *values) in enumerate(inputs):
-      name = f"x{k}" if k == 0 or nodes == 1 else f"x{k}_{node}"
-      if name not in feeds:
-        put(name, shape, dtype, *values)
-      names.append(name)
-    outs = [f"y{k}_{node}" for k in range(len(outputs))]
-    made += [info(name, shape, dtype) for name, (shape, dtype) in zip(outs, outputs, strict=True)]
-    graph.append(helper.make_node(op, [*names, *(c.name for c in held)], outs, domain=domain, **attributes))
-  opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
-  made = helper.make_model(
-    helper.make_graph(graph, "point", given, made, held), opset_imports=opsets, ir_version=10
-  )
-  return made.SerializeToString(), feeds
+    names = [f"x{k}" if k == 0 or nodes == 1 else f"x{k}_{node}" for k in range(len(inputs))]
+    feeds.update({n: values(*x) for n, x in zip(names, inputs, strict=True) if n not in feeds})
+    outs = {f"y{k}_{node}": (dtype, shape) for k, (shape, dtype) in enumerate(outputs)}
+    graph.append(helper.make_node(op, [*names, *held], [*outs], domain=domain, **attributes))
+    made |= outs
+  return nodes_model(graph, feeds, held, made), feeds
 
 
 class Clock:

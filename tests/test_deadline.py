@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,25 @@ def slowly(seconds=60.0):
   while time.monotonic() < end:
     deadline.check()
     time.sleep(0.005)
+
+
+@contextmanager
+def soon_after(seconds, most_s):
+  """What is within ends ``seconds`` from now, without more than ``most_s`` of the processor behind that.
+
+  A busy machine makes it late by the clock; the steps that it must not wait for take a minute.
+  """
+  used, start = [], time.monotonic()
+  timer = threading.Timer(seconds, lambda: used.append(time.process_time()))
+  timer.start()
+  try:
+    yield
+    now = time.process_time()
+    assert time.monotonic() - start < seconds + 30
+    timer.join()
+    assert now - used[0] < most_s
+  finally:
+    timer.cancel()
 
 
 def test_the_earliest_end_holds():
@@ -74,9 +94,8 @@ def test_tuning_ends(monkeypatch, measure):
   """Compiling (or timing) a region takes a minute: what is not done by the end stays as it was."""
   monkeypatch.setattr(realise, "tuned", lambda *args, **options: slowly())
   loaded = load_model(MODELS / "rmsnorm_linear.onnx")
-  start = time.monotonic()
-  run = pipeline.run(loaded, Options(H200, budget_s=4.0, measure=measure))
-  assert time.monotonic() - start < 4.4
+  with soon_after(4.0, 0.4):
+    run = pipeline.run(loaded, Options(H200, budget_s=4.0, measure=measure))
   assert not run.chosen
   assert "BUDGET" in {o.rejection.code for o in run.outcomes.values() if o.rejection}
   assert run.model.SerializeToString() == loaded.proto.SerializeToString()
@@ -116,9 +135,8 @@ def test_a_search_ends_in_the_middle_of_a_step(monkeypatch, at):
   else:
     monkeypatch.setattr(saturated, "saturate", lambda *_, **options: slowly())
   loaded, regions = regions_of("rmsnorm_linear")
-  start = time.monotonic()
-  result = search_region(loaded, regions[0], H200, SearchBound(), 1.0)
-  assert time.monotonic() - start < 2.0
+  with soon_after(1.0, 1.0):
+    result = search_region(loaded, regions[0], H200, SearchBound(), 1.0)
   assert result.report.stop is Stop.BUDGET and not result.candidates
 
 
@@ -130,7 +148,7 @@ def test_workers_that_hear_nothing_are_ended(monkeypatch):
   start = time.monotonic()
   setting = Setting(H200, SearchBound(), start + 1.0, structures=StructureStore(None, {}))
   search_all(loaded, regions[:12], setting, workers=2, done=found.__setitem__)
-  assert time.monotonic() - start < 1.0 + searching.GRACE_S + 2.0
+  assert time.monotonic() - start < 1.0 + searching.GRACE_S + 30.0
   assert len(found) == 12
   assert all(r.report.stop is Stop.BUDGET for r in found.values())
 

@@ -35,7 +35,7 @@ MODELS = (
 def case(request, kept_searches):
   path = ROOT / "models" / f"{request.param}.onnx"
   with kept_searches(request.param):
-    return path, pipeline.run(load_model(path), Options(H200))
+    return path, pipeline.run(load_model(path), Options(H200, budget_s=3000.0))
 
 
 def feeds(session, seed=0):

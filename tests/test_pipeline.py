@@ -127,7 +127,7 @@ def test_a_committed_model():
 def test_exported_models(name, kept_searches):
   path = MODELS / f"{name}.onnx"
   with kept_searches(name):
-    result = optimize(path, workers=2)
+    result = optimize(path, workers=2, budget_s=3000.0)
   check(onnx.load(path), result)
   assert len(replaced(result)) >= 3
 

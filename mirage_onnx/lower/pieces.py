@@ -33,6 +33,10 @@ class Piece:
   exact: bool
   aligned: int
 
+  def __hash__(self) -> int:
+    """Pieces are in sets and keys of every layout that is tried; those of a kernel differ in this mostly."""
+    return hash((self.axis, self.levels))
+
   @property
   def name(self) -> str:
     """The tail of the variables of the piece."""

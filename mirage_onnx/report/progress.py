@@ -31,10 +31,10 @@ from mirage_onnx.events import (
   StageStarted,
 )
 from mirage_onnx.report.log import NORMAL, EventLog
+from mirage_onnx.report.pace import Pace
 
-#: Without a terminal, a line is printed this often at most.
-PLAIN_EVERY_S = 5.0
-#: ... and after so long a silence (looked at every ``BEAT_S``), also where a stage has nothing new to say.
+#: Without a terminal, a line is printed after so long a silence (looked at every ``BEAT_S``), also where a
+#: stage has nothing new to say.
 SILENT_S, BEAT_S = 10.0, 5.0
 #: Reasons for which states were dropped that are shown, those of the most states first.
 REASONS = 3
@@ -105,7 +105,7 @@ class ProgressLog(EventLog):
     self._interrupted, self._clock = interrupted, clock
     self._whole = Whole(clock)
     self._search: SearchProgress | None = None
-    self._since: float | None = None
+    self._pace = Pace(clock)
     self._told = False
     self._printed = clock()
     self._over = threading.Event()
@@ -146,7 +146,8 @@ class ProgressLog(EventLog):
       return
     super().__call__(event)
     if isinstance(event, StageStarted | StageEnded):
-      self._search = self._since = None
+      self._search = None
+      self._pace.restart()
     if isinstance(event, StageStarted | RegionsStarted | RegionDone | RegionTuned):
       self._show()
 
@@ -154,12 +155,7 @@ class ProgressLog(EventLog):
     search = progress_lines(self._search, self._whole.names) if self._search else ()
     if self._status:
       self._status.update(_Live(self._whole, search, self._interrupted))
-      return
-    now = self._clock()
-    # Counted from the first event: a stage that is shorter needs no line.
-    self._since = now if self._since is None else self._since
-    if now - self._since >= PLAIN_EVERY_S:
-      self._since = now
+    elif self._pace.due:
       self._print(f"  {escape('; '.join((self._whole.line, *search)))}", at=NORMAL)
 
 

@@ -15,12 +15,8 @@ from rich.status import Status
 from rich.text import Text
 
 from mirage_onnx.custom_op.steps import SessionStep
+from mirage_onnx.report.pace import LIVE_EVERY_S, PLAIN_EVERY_S, Pace
 from mirage_onnx.report.progress import minutes
-
-#: Without a terminal, a line is printed this often at most.
-PLAIN_EVERY_S = 10.0
-#: On one the line changes so often.
-LIVE_EVERY_S = 0.2
 
 
 class VerifyProgress:
@@ -29,8 +25,10 @@ class VerifyProgress:
   def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
     self._console, self._clock = console, clock
     self._step, self._launches = "starting", 0
-    self._began = self._shown = clock()
+    self._began = clock()
     self._status = Status("verify", console=console) if console.is_terminal else None
+    self._pace = Pace(clock, LIVE_EVERY_S if self._status else PLAIN_EVERY_S)
+    self._pace.begin()
 
   def __enter__(self) -> Self:
     if self._status:
@@ -49,10 +47,8 @@ class VerifyProgress:
       self._launches += 1
     else:
       self._step = f"{step} {name}".strip()
-    now = self._clock()
-    if now - self._shown < (LIVE_EVERY_S if self._status else PLAIN_EVERY_S):
+    if not self._pace.due:
       return
-    self._shown = now
     if self._status:
       self._status.update(Text(self.line))
     else:

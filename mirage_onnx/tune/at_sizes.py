@@ -6,13 +6,14 @@ times is taken, among those that win by the margin at every point; where none do
 left, and the reason names the points at which the one that loses at the fewest would lose.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
 from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Program, Region
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Verified
 from mirage_onnx.superopt.solved import kernel_times
@@ -75,11 +76,30 @@ def _names(region: Region, program: Program) -> tuple[str, ...]:
 
 
 def predicted_us(
-  candidate: Candidate, extents: Mapping[str, int], target: Target, runtime: Container[str]
+  candidate: Candidate,
+  extents: Mapping[str, int],
+  target: Target,
+  runtime: Container[str],
+  tiled_us: Callable[..., float] = lowered_us,
 ) -> float | None:
   """The time of a candidate at other extents; None for kernels whose model does not say it."""
-  times = [us for _, us in kernel_times(candidate, extents, target, lowered_us, runtime)]
+  times = [us for _, us in kernel_times(candidate, extents, target, tiled_us, runtime)]
   return None if None in times else float(sum(us or 0.0 for us in times))
+
+
+def lowered_once() -> Callable[..., float]:
+  """``lowered_us``, asked once each: candidates differ in the numbers of one kernel, points in one size."""
+  known: dict[tuple[object, ...], float] = {}
+
+  def us(
+    graph: UGraph, kernel: Kernel, extents: Mapping[str, int], params: KernelParams, target: Target
+  ) -> float:
+    asked = (graph, kernel.name, params, _key(extents))
+    if asked not in known:
+      known[asked] = lowered_us(graph, kernel, extents, params, target)
+    return known[asked]
+
+  return us
 
 
 def best_at_sizes(
@@ -96,11 +116,12 @@ def best_at_sizes(
   the first candidate wins are returned, and all candidates win in these.
   """
   points, typical = [p for points in instances for p in points], region.extents
+  tiled_us = lowered_once()
   judged: list[tuple[tuple[int, int, float], Verified, tuple[int, ...], Times]] = []
   for v in pool:
     times = {}
     for extents in (typical, *(p.extents for p in points)):
-      times[_key(extents)] = predicted_us(v.candidate, extents, target, region.runtime)
+      times[_key(extents)] = predicted_us(v.candidate, extents, target, region.runtime, tiled_us)
     if any(t is None for t in times.values()):
       continue
     own = {k: t for k, t in times.items() if t is not None}

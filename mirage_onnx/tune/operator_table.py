@@ -9,14 +9,14 @@ one more in a row of runs, or, of a product whose weight no cache keeps, the run
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from mirage_onnx.targets import table_path
 from mirage_onnx.tune.node_times import node_us, times_in_a_row
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: Elements of an operand that are drawn, and repeated: drawing all takes longer than measuring.
 _DRAWN = 1 << 18
 SAMPLES = 5
+#: Of the models.
+OPSET = 20
 #: Runs of a session: microseconds of ``RUNS`` runs in a row, (2, samples).
 Clock = Callable[[bytes, Mapping[str, np.ndarray]], np.ndarray]
 
@@ -141,7 +143,8 @@ def _asked(
 def product(m: int, k: int, n: int) -> tuple[bytes, dict[str, np.ndarray]]:
   """x[m, k] @ w[k, n]; the weight is an input as x is, no kernel of it depends on that."""
   feeds = {"x": _drawn((m, k), "float16"), "w": _drawn((k, n), "float16")}
-  return _model(helper.make_node("MatMul", ["x", "w"], ["z"]), feeds, {}, "float16", (m, n)), feeds
+  node = helper.make_node("MatMul", ["x", "w"], ["z"])
+  return nodes_model([node], feeds, {}, {"z": (TensorProto.FLOAT16, (m, n))}), feeds
 
 
 def operator(name: str, shape: tuple[int, int]) -> tuple[bytes, dict[str, np.ndarray]]:
@@ -158,24 +161,28 @@ def operator(name: str, shape: tuple[int, int]) -> tuple[bytes, dict[str, np.nda
   constants = {f"{kind}{i}": made[kind] for i, kind in enumerate(row.constants)}
   node = helper.make_node(row.op or name, [*feeds, *constants], ["z"])
   node.attribute.extend(helper.make_attribute(k, v) for k, v in row.attributes.items())
-  out = (shape[0], row.columns or shape[1])
-  return _model(node, feeds, constants, row.yields or row.type, out), feeds
+  yields = helper.np_dtype_to_tensor_dtype(np.dtype(row.yields or row.type))
+  return nodes_model([node], feeds, constants, {"z": (yields, (shape[0], row.columns or shape[1]))}), feeds
 
 
-def _model(
-  node: NodeProto, feeds: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray], type_: str,
-  shape: tuple[int, ...],
-) -> bytes:  # fmt: skip
-  """``type_``, ``shape``: of what the node yields."""
+def nodes_model(
+  nodes: Sequence[NodeProto],
+  feeds: Mapping[str, np.ndarray],
+  constants: Mapping[str, np.ndarray],
+  outputs: Mapping[str, tuple[int, Sequence[int]]],
+) -> bytes:
+  """A model of these nodes.
 
-  def info(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
-
-  inputs = [info(n, x.dtype, x.shape) for n, x in feeds.items()]
+  ``feeds``: what a run gives them; ``constants``: what they read beside; ``outputs``: type and shape of what
+  they yield.
+  """
+  infos = {n: (helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()}
+  inputs = [helper.make_tensor_value_info(n, *info) for n, info in infos.items()]
+  made = [helper.make_tensor_value_info(n, *info) for n, info in outputs.items()]
   stored = [numpy_helper.from_array(x, n) for n, x in constants.items()]
-  graph = helper.make_graph([node], "node", inputs, [info("z", np.dtype(type_), shape)], stored)
-  opset = helper.make_opsetid("", 20)
-  return helper.make_model(graph, opset_imports=[opset], ir_version=10).SerializeToString()
+  graph = helper.make_graph(nodes, "nodes", inputs, made, stored)
+  opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+  return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
 def _drawn(shape: tuple[int, ...], type_: str) -> np.ndarray:

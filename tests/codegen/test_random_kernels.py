@@ -17,7 +17,7 @@ from random_kernels import random_kernel
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.targets import get_target
 
-FAST, ALL, PART = 60, 500, 110
+FAST, ALL, PART = 60, 280, 110
 MOST_REFUSED = 0.05
 
 

@@ -1,8 +1,8 @@
 """How fast checked emulation is. The bounds are those of a quiet machine with two cores; CI is
 allowed ``NOISE`` times as much."""
 
+import os
 import random
-import time
 
 import numpy as np
 import pytest
@@ -46,6 +46,18 @@ def numbers(kernel, rng):
   )
 
 
+def processor_s():
+  """Of this process and of those that have ended."""
+  used = os.times()
+  return used.user + used.system + used.children_user + used.children_system
+
+
+def seconds(call, *args):
+  start = processor_s()
+  call(*args)
+  return processor_s() - start
+
+
 @pytest.fixture(scope="module")
 def graphs():
   return Graphs()
@@ -63,9 +75,7 @@ def test_a_cluster_kernel_in_half_a_second(graphs, name):
     assert source.cluster == cluster
     module = compile_kernels([source])
     tensors = graphs.inputs(graph, sizes, np.random.default_rng(0))
-    start = time.perf_counter()
-    module.run(tensors)
-    assert time.perf_counter() - start < 0.5 * NOISE
+    assert min(seconds(module.run, tensors) for _ in range(3)) < 0.5 * NOISE
 
 
 @pytest.mark.slow
@@ -82,8 +92,8 @@ def test_sixty_small_kernels_in_a_minute(graphs, tmp_path, monkeypatch):
     except RejectionError:
       continue
     cases.append((graph, sizes))
-  start = time.perf_counter()
+  start = processor_s()
   module = compile_kernels(sources)
   for index, (graph, sizes) in enumerate(cases):
     module.run(graphs.inputs(graph, sizes, np.random.default_rng(index)), [index])
-  assert time.perf_counter() - start < 60 * NOISE
+  assert processor_s() - start < 60 * NOISE

@@ -255,9 +255,9 @@ def test_more_dimensions_than_any_array_has(bench):
   model = bench.model(
     new_node("Expand", "x sizes", "y"), {"x": (F32, [4]), "sizes": (np.int64, [1 << 16])}, ["y"]
   )
-  start = time.monotonic()
+  start = time.process_time()
   assert load_model(model).tensors["y"].shape is None
-  assert time.monotonic() - start < 2
+  assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("kind", ["INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2", "FLOAT6E2M3", "FLOAT6E3M2"])

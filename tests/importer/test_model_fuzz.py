@@ -31,8 +31,9 @@ def test_a_hundred_models():
 
 
 @pytest.mark.slow
-def test_three_thousand_models():
-  check(range(3000))
+def test_a_thousand_models():
+  """A hundred thousand: ``bench/results/model_fuzz.json``."""
+  check(range(1000))
 
 
 def test_a_seed_is_one_file():

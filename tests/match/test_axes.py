@@ -143,7 +143,7 @@ def test_a_product_with_itself_again_and_again(net):
   x = net.rms(net.input(4, 64))
   for _ in range(30):
     x = net.Mul(x, x)
-  start = time.monotonic()
+  start = time.process_time()
   found = matches(net.model(x))
-  assert time.monotonic() - start < 60
+  assert time.process_time() - start < 60
   assert all(len(c.nodes) < 30 for c in found.candidates)

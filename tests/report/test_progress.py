@@ -19,9 +19,9 @@ from mirage_onnx.events import (
   Warned,
 )
 from mirage_onnx.report.log import NORMAL, QUIET, VERBOSE
+from mirage_onnx.report.pace import PLAIN_EVERY_S
 from mirage_onnx.report.progress import (
   NOTE,
-  PLAIN_EVERY_S,
   SILENT_S,
   ProgressLog,
   Whole,

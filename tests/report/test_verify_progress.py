@@ -5,7 +5,8 @@ import io
 from rich.console import Console
 
 from mirage_onnx.custom_op.steps import SessionStep
-from mirage_onnx.report.verify_progress import PLAIN_EVERY_S, VerifyProgress
+from mirage_onnx.report.pace import PLAIN_EVERY_S
+from mirage_onnx.report.verify_progress import VerifyProgress
 
 
 def test_a_line_now_and_then():
@@ -18,7 +19,7 @@ def test_a_line_now_and_then():
       for _ in range(500):
         tell(SessionStep.LAUNCH, "")
   assert out.getvalue().splitlines() == [
-    "  verify: both models on input normal 1, 501 kernels emulated, 0:10",
+    "  verify: both models on input normal 1, 501 kernels emulated, 0:05",
   ]
 
 

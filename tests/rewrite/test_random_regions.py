@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 from small_models import Net, feeds, run_model
@@ -75,29 +76,43 @@ def replaced(model, seed):
   return rewrite_model(model, drafts, b"", half=half), len(drafts)
 
 
-def split_is_read_elsewhere(model, result):
-  """Whether all who read the first part of a Split have gone into bodies, and it stays for who reads another.
+def with_rounded_splits(model, result):
+  """The model with each Split rounded that stays for another part than the first, which bodies have read.
 
-  onnxruntime asks who reads the first part only (``rewrite/readers.py``): of fp16 it rounds such a Split.
+  onnxruntime asks who reads the first part only (``rewrite/readers.py``): of fp16 it rounds such a Split. An
+  output of the graph is a reader that has it rounded.
   """
 
   def unread(proto):
     read = {v for n in proto.graph.node for v in n.input} | {o.name for o in proto.graph.output}
     return {n.output[0] for n in proto.graph.node if n.op_type == "Split" and n.output[0] not in read}
 
-  return bool(unread(result) - unread(model))
+  rounded = onnx.ModelProto()
+  rounded.CopyFrom(model)
+  of = model.graph.output[0].type.tensor_type.elem_type
+  parts = sorted(unread(result) - unread(model))
+  rounded.graph.output.extend(helper.make_tensor_value_info(v, of, None) for v in parts)
+  return rounded
+
+
+def bits(model, values, outputs):
+  return [x.tobytes() for x in run_model(model, values)[:outputs]]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_bits(dtype):
-  total, different = 0, []
+  total, different, excused = 0, [], []
   for seed in range(60):
     model = network(seed, dtype)
     result, regions = replaced(model, seed)
     total += regions
     values = feeds(model, np.random.default_rng(seed))
-    pairs = zip(run_model(model, values), run_model(result, values), strict=True)
-    if any(a.tobytes() != b.tobytes() for a, b in pairs) and not split_is_read_elsewhere(model, result):
-      different.append(seed)
+    count = len(model.graph.output)
+    want, got = bits(model, values, count), bits(result, values, count)
+    if got != want:
+      rounded = bits(with_rounded_splits(model, result), values, count)
+      right = all(g in pair for g, *pair in zip(got, want, rounded, strict=True))
+      (excused if right else different).append(seed)
   assert not different
+  assert len(excused) <= 1
   assert total > 60

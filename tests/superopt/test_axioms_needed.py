@@ -1,24 +1,12 @@
 """Each golden program names the axioms it needs: without any one of them it is not derived.
 
 Derivation does not depend on predicted times, so the table changes with the axioms only. What the
-search finds first does: without an axiom that it needs, the best is predicted to be slower.
+search finds first does: ``test_goldens_found.py``.
 """
 
 import pytest
-from found_programs import BOUND, found
 from golden_derivations import is_derived, needed
-from golden_texts import GOLDEN as FILE
-from golden_texts import read_texts
 from goldens import GOLDENS
-from program_net import weight_values
-from search_programs import ENTRIES, PROGRAMS
-
-from mirage_onnx.ir.text import print_ugraph
-from mirage_onnx.superopt.axioms import AXIOMS
-from mirage_onnx.superopt.search import Stop, search
-from mirage_onnx.superopt.space import ALL
-from mirage_onnx.target import H200
-from mirage_onnx.verify.prover import prover
 
 GOLDEN = {g.name: g for g in GOLDENS}
 
@@ -67,44 +55,3 @@ def test_a_golden_outside_of_the_space(name):
 
 def test_every_golden_is_in_a_table():
   assert sorted(GOLDEN) == sorted([*NEEDS, *NOT_DERIVED])
-
-
-PARTS = ("pull-out", "split", "split-shifted")
-ONLINE = ("pull-out", "running-maximum")
-#: Program -> the axioms without any one of which the search finds nothing as fast; of others, none
-#: is needed alone. (The second QKNorm attention is searched for minutes without each of its own.)
-FOUND = {
-  "batchnorm_linear": ("sum-of-add",),
-  "groupnorm_linear": ("nested-sum",),
-  "vocabulary_log_partition": ("split", "split-shifted"),
-  "cosine_scores": ("pull-out", "flatten"),
-  "lora_two_adapters": ("split",),
-  "attention": (*ONLINE, "split", "split-shifted"),
-  "attention_scaled": (*ONLINE, "split", "split-shifted"),
-  "attention_additive_mask": ONLINE,
-  "attention_causal": ONLINE,
-  "attention_softcap": (*ONLINE, "drop-shift", "split-shifted"),
-  "multi_head": ONLINE,
-  "grouped_query": (*ONLINE, "split", "split-shifted"),
-  "multi_query": PARTS,
-  "decode": PARTS,
-  "speculative_decode": ("pull-out", "split"),
-  "qknorm_rms_attention": (*ONLINE, "flatten", "drop-shift", "split-shifted"),
-  "mla_absorbed": PARTS,
-  "mla_with_linears": (*PARTS, "push-in"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "axiom"), [(n, a) for n, own in FOUND.items() for a in own])
-def test_a_found_golden_is_not_found_without(name, axiom):
-  golden = read_texts(FILE)[f"test_goldens_found/test_best_program_{name}"]
-  best = found(name).candidates[0].candidate
-  assert print_ugraph(best.ugraph) == golden
-  region, others = PROGRAMS[name](), tuple(a for a in AXIOMS if a.name != axiom)
-  assert len(others) == len(AXIOMS) - 1
-  prove = prover(region, weight_values(ENTRIES[name].build), derived=True)
-  result = search(region, H200, prove, bound=BOUND, space=ALL, axioms=others, budget_s=900.0)
-  assert result.report.stop is Stop.EXHAUSTED
-  assert golden not in {print_ugraph(v.candidate.ugraph) for v in result.candidates}
-  assert all(v.candidate.predicted_us > best.predicted_us for v in result.candidates)

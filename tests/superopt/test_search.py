@@ -203,11 +203,11 @@ class TestWhyItStops:
     assert len({*plans._groups(fewer)}) == 2 ** (len(fewer) - 1)
 
   def test_budget(self):
-    start = time.monotonic()
+    start = time.process_time()
     result = search_region(region_of(gated()), budget_s=0.0)
     assert result.report.stop is Stop.BUDGET
     assert result.candidates == ()
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
   def test_operators(self):
     report = search_region(region_of(norm_linear()), bound=SearchBound(operators=1, kernels=1)).report

@@ -7,15 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LONGEST = {
-  "tests/test_dynamic_attention.py": 700,
-  "tests/superopt/test_axioms_needed.py": 400,
-  "tests/superopt/test_goldens_found.py": 350,
+  "tests/test_dynamic_attention.py": 400,
+  "tests/superopt/test_goldens_found.py": 600,
   "tests/test_loading.py": 300,
-  "tests/codegen/test_goldens.py": 250,
+  "tests/codegen/test_goldens.py": 180,
   "tests/codegen/test_random_kernels.py": 240,
   "tests/test_adding.py": 200,
   "tests/superopt/test_completeness.py": 200,
-  "tests/superopt/test_search_structure.py": 150,
+  "tests/superopt/test_search_structure.py": 120,
   "tests/emulator/test_mutants.py": 120,
   "tests/verify/test_mutants.py": 110,
   "tests/importer/test_odd_models.py": 100,
@@ -27,7 +26,7 @@ LONGEST = {
   "tests/test_beside_fuzz.py": 80,
   "tests/test_unusual.py": 70,
   "tests/targets/test_plausible.py": 60,
-  "tests/test_real_size.py": 60,
+  "tests/test_real_size.py": 260,
   "tests/test_resume.py": 60,
   "tests/test_pipeline.py": 60,
   "tests/bench/test_kernel_replay.py": 60,

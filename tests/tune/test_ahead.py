@@ -91,12 +91,12 @@ def test_failures_come_when_it_is_taken(compiled):
 def test_nobody_waits_longer_than_there_is_time(compiled, monkeypatch):
   """Whatever a thread is at: who asks for it ends in time, and so does the whole."""
   ended = threading.Event()
-  monkeypatch.setattr(ahead, "first_kernels", lambda *_: ended.wait(20))
+  monkeypatch.setattr(ahead, "first_kernels", lambda *_: ended.wait(60))
   a, start = outcome("a"), time.monotonic()
   with made(until=start + 0.2) as some, pytest.raises(deadline.OverdueError):
     some.soon([a])
     some.take(a)
-  assert time.monotonic() - start < 5
+  assert time.monotonic() - start < 30
   ended.set()
 
 
@@ -116,7 +116,7 @@ def test_what_is_under_way_is_not_waited_for(compiled):
 
   def draw(o):
     begun.set()
-    go_on.wait(30)
+    go_on.wait(60)
     return []
 
   start = time.monotonic()
@@ -124,7 +124,7 @@ def test_what_is_under_way_is_not_waited_for(compiled):
     with Ahead(H200, 8, float("inf"), draw, lambda o, best: []) as some:
       some.draws(outcome("a"))
       some.soon([outcome("b"), outcome("c")])
-      assert begun.wait(10)
-    assert time.monotonic() - start < 10
+      assert begun.wait(30)
+    assert time.monotonic() - start < 50
   finally:
     go_on.set()

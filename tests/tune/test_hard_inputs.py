@@ -30,7 +30,7 @@ NAMES = [name for name, _ in KINDS]
 
 
 def chosen_of(loaded, **options):
-  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, **options))
+  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, budget_s=3000.0, **options))
   assert run.chosen
   return {o.region.key: o for _, o in run.chosen}.values()
 

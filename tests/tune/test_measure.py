@@ -27,7 +27,7 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 
 def run_of(name):
   loaded = load_model(MODELS / f"{name}.onnx")
-  return loaded, pipeline.run(loaded, pipeline.Options(H200))
+  return loaded, pipeline.run(loaded, pipeline.Options(H200, budget_s=3000.0))
 
 
 @pytest.fixture(scope="module")
