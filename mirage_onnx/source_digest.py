@@ -16,10 +16,10 @@ PACKAGE = Path(__file__).resolve().parent
 SUFFIXES = frozenset({".py", ".cuh", ".h", ".cc", ".json"})
 #: What every stage stands on, beside ``ir``.
 PLUMBING = (
-  "bounded_file.py", "cores.py", "deadline.py", "errors.py", "events.py", "failures.py", "interrupt.py",
-  "onnx_process.py", "search_workers.py", "source_digest.py", "target.py", "worker_process.py",
-  "targets/__init__.py", "targets/architectures.py", "targets/measured.py", "targets/names.py",
-  "targets/profile.py", "targets/rows.py", "targets/several.py",
+  "bounded_file.py", "cores.py", "deadline.py", "errors.py", "events.py", "failures.py", "garbage.py",
+  "interrupt.py", "onnx_process.py", "search_workers.py", "source_digest.py", "target.py",
+  "worker_process.py", "targets/__init__.py", "targets/architectures.py", "targets/measured.py",
+  "targets/names.py", "targets/profile.py", "targets/rows.py", "targets/several.py",
 )  # fmt: skip
 
 #: What a search finds: its rules, and the IR that its results are written in.
