@@ -32,6 +32,7 @@ from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_declared, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.ran_checks import RanChecks
 from mirage_onnx.custom_op.session import launches
+from mirage_onnx.custom_op.shaken import Shaken
 from mirage_onnx.custom_op.steps import EVERYTHING, OPTIMIZED, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
 from mirage_onnx.custom_op.widen import has_halves, run_widened
@@ -125,7 +126,9 @@ def compare_models(
   bodies = BodyCheck(b, left, reference, tell)
   last: dict[str, np.ndarray] = {}
   defined = Defined(a, left)
-  pairs = caches(ModelFile.read(a).proto.graph)
+  file = ModelFile.read(a)
+  shaken = Shaken(file.proto, file.folder)
+  pairs = caches(file.proto.graph)
   for kind, feeds in drawn(left.get_inputs(), defined):
     if kind in left_out.kinds:
       continue
@@ -136,7 +139,8 @@ def compare_models(
     ran = {name for name, count in launches(right).items() if count > before[name]}
     in_fp32, as_defined = cache(partial(_in_fp32, a, feeds)), cache(partial(defined.run, feeds))
     counted = measured(measure, loose_rows(left, pairs, feeds, wanted))
-    one = partial(counted, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True)
+    runs = partial(shaken.runs, feeds)
+    one = partial(counted, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True, shaken=runs)
     for name, want in wanted.items():
       now = one(name, want, found[name])
       worst[name] = worse(worst[name], now) if name in worst else now

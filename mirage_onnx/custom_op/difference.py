@@ -7,8 +7,9 @@ is mostly rounding errors that a cancellation left. ``rtol`` is by default 20 un
 least precise float type in either model: in a deep network the errors of some 400 independent
 roundings add up like a random walk, and sqrt(400) = 20. float32 and float64 get more, because there
 the order of a long sum shows, which the final rounding of 16-bit types hides. Integers and booleans
-must be equal. NaN must be where the reference has it and nowhere else, infinity likewise, except
-that a value within ``rtol`` of the type's maximum stands for an overflow.
+must be equal, but where they hang on how the original's own floats are rounded (``shaken``). NaN
+must be where the reference has it and nowhere else, infinity likewise, except that a value within
+``rtol`` of the type's maximum stands for an overflow.
 
 An output of 16-bit floats that does not pass so may show an error of the original's: it rounds after
 every operator, a kernel at its end. It passes if every row is as near to what the original computes
@@ -40,6 +41,8 @@ import numpy as np
 
 from mirage_onnx.verify.numeric import FACTOR
 
+#: So many roundings that are independent add up to ``RTOL``, as its square.
+ROUNDINGS = 20
 RTOL = {"bfloat16": 8e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
 FLOOR = 1e-2
 #: Of the error of the original as it is defined, over all rows.
@@ -236,7 +239,9 @@ def _errors(want: np.ndarray, got: np.ndarray, rtol: float, floor: float) -> tup
 
 def worse(a: OutputDifference, b: OutputDifference) -> OutputDifference:
   """Both together; the kind and the reason are those of the worse one, the first on a tie."""
-  need_a, need_b = (float("inf") if o.needed_rtol is None else o.needed_rtol for o in (a, b))
+  need_a, need_b = (
+    (float("inf") if o.needed_rtol is None else o.needed_rtol, not o.passed) for o in (a, b)
+  )  # fmt: skip
   base = b if need_b > need_a else a
   return OutputDifference(
     a.name,

@@ -20,6 +20,7 @@ from mirage_onnx.importer.graph import nodes_of
 if TYPE_CHECKING:
   import onnxruntime as ort
 
+#: (name, reference, result, kind of input, the reference in fp32, as it is defined, ...) -> how they differ.
 Measure = Callable[..., OutputDifference]
 
 
@@ -74,11 +75,11 @@ def measured(measure: Measure, loose: Mapping[str, np.ndarray]) -> Measure:
 
   def one(
     name: str, want: np.ndarray, got: np.ndarray, kind: str, in_fp32: InFp32, as_defined: InFp32,
-    whole: bool = False,
+    whole: bool = False, **more: Any,
   ) -> OutputDifference:  # fmt: skip
     mask = loose.get(name)
     if mask is None or got.shape != mask.shape:
-      return measure(name, want, got, kind, in_fp32, as_defined, whole)
+      return measure(name, want, got, kind, in_fp32, as_defined, whole, **more)
 
     def tight(x: np.ndarray) -> np.ndarray:
       return np.where(mask, x.dtype.type(0), x)
@@ -86,6 +87,6 @@ def measured(measure: Measure, loose: Mapping[str, np.ndarray]) -> Measure:
     def of(values: InFp32) -> InFp32:
       return lambda: {n: tight(x) for n, x in values().items() if n == name}
 
-    return measure(name, tight(want), tight(got), kind, of(in_fp32), of(as_defined), whole)
+    return measure(name, tight(want), tight(got), kind, of(in_fp32), of(as_defined), whole, **more)
 
   return one

@@ -9,7 +9,7 @@ of the model hides it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,20 +18,18 @@ import numpy as np
 import onnx
 
 from mirage_onnx.custom_op.boundary import FED, Boundary, detached_nodes, detached_original, exposed, fed
-from mirage_onnx.custom_op.difference import InFp32, OutputDifference, worse
+from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.in_double import run_in_double
-from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
+from mirage_onnx.custom_op.loose_rows import Measure, caches, loose_rows, measured
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
+from mirage_onnx.custom_op.shaken import Shaken
 from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.widen import has_halves, run_rounded, run_widened
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
   import onnxruntime as ort
-
-#: (name, reference, result, kind of input, the reference in fp32, as it is defined) -> how they differ.
-Measure = Callable[[str, np.ndarray, np.ndarray, str, InFp32, InFp32], OutputDifference]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,9 @@ class RegionCheck:
     for cut in cuts:
       for name in cut.makes:
         exact, defined = partial(self._in_fp32, cut, values), partial(self._as_defined, cut, values)
-        self._worst.add(cut.node, measure(name, want[name], got[name], kind, exact, defined))
+        shaken = partial(self._shaken, cut, values)
+        now = measure(name, want[name], got[name], kind, exact, defined, shaken=shaken)
+        self._worst.add(cut.node, now)
 
   def _detach(
     self, cuts: tuple[Boundary, ...], values: Mapping[str, np.ndarray]
@@ -151,6 +151,11 @@ class RegionCheck:
     """The same, rounded after every node as its type says."""
     region = onnx.load_from_string(detached_original(self._original, (cut,), values))
     return run_rounded(region, self._original.folder, fed(region.graph.input, values))
+
+  def _shaken(self, cut: Boundary, values: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
+    """The same from the same bits, in runs with errors."""
+    region = onnx.load_from_string(detached_original(self._original, (cut,), values))
+    return Shaken(region, self._original.folder).runs(fed(region.graph.input, values))
 
   @property
   def failures(self) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ from mirage_onnx.custom_op.boundary import (
   exposed,
   fed,
 )
-from mirage_onnx.custom_op.model_check import Measure, RegionDifference, Worst
+from mirage_onnx.custom_op.loose_rows import Measure
+from mirage_onnx.custom_op.model_check import RegionDifference, Worst
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.session import launches

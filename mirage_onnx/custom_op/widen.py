@@ -109,7 +109,7 @@ def rounded(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelPro
   what lies in functions and subgraphs. A norm that also makes the sum that it is of reads it rounded.
   """
   found = widened(model, folder)
-  halves = _halves(model)
+  halves = {name: kind for name, kind in value_kinds(model).items() if kind in _HALF}
   read = halves | {v.name: kind for v in model.graph.input if (kind := v.type.tensor_type.elem_type) in _HALF}
   nodes = list(found.graph.node)
   del found.graph.node[:]
@@ -146,15 +146,14 @@ def _sum_before(node: onnx.NodeProto, bias: int, kind: int) -> list[onnx.NodePro
   return made
 
 
-def _halves(model: onnx.ModelProto) -> dict[str, int]:
-  """The 16-bit floats of the main graph, with their types."""
+def value_kinds(model: onnx.ModelProto) -> dict[str, int]:
+  """The element types of the values of the main graph that nodes make, as far as onnx infers them."""
   try:
     typed = onnx.shape_inference.infer_shapes(model)
   except Exception:  # onnx has several classes for what it cannot infer, and no common base
     typed = model
   values = (*typed.graph.value_info, *typed.graph.output)
-  kinds = {v.name: v.type.tensor_type.elem_type for v in values}
-  return {name: kind for name, kind in kinds.items() if kind in _HALF}
+  return {v.name: v.type.tensor_type.elem_type for v in values}
 
 
 def _widen_graph(graph: onnx.GraphProto, folder: Path | None, kinds: Kinds) -> None:
