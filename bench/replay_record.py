@@ -55,6 +55,7 @@ class Made:
 
   line: str
   text: str = ""
+  name: str = ""
 
 
 def made(entry: Entry) -> tuple[Made, ...]:
@@ -79,7 +80,7 @@ def _made(graph: UGraph, at: int, params: KernelParams, extents: Mapping[str, in
     f"args={','.join(s.args)} pdl={int(s.pdl)} sizes={','.join(s.sizes)} "
     f"tiles={','.join(f'{a}:{n}' for a, n in s.tiles)}"
   )
-  return Made(f"{digest} {launch}; {cost}", s.text)
+  return Made(f"{digest} {launch}; {cost}", s.text, s.name)
 
 
 def _cost(graph: UGraph, at: int, params: KernelParams, extents: Mapping[str, int], entry: Entry) -> str:

@@ -24,6 +24,10 @@ _PACKAGES = (
 )
 
 
+#: Older ones do not know ``--no-cache``; without it they report no registers where there is a driver.
+LEAST = (12, 9)
+
+
 @dataclass(frozen=True, slots=True)
 class Nvrtc:
   """An installed compiler; ``version`` to the last digit."""
@@ -44,7 +48,7 @@ def installed() -> tuple[Nvrtc, ...]:
     with suppress(metadata.PackageNotFoundError, ValueError):
       version = metadata.version(package)
       path = next((p for p in (folder / place for folder in _folders()) if p.is_file()), None)
-      if path is not None and version.partition(".")[0].isdigit():
+      if path is not None and tuple(map(int, version.split(".")[:2])) >= LEAST:
         found.append(Nvrtc(package, version, path))
   return tuple(found)
 

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 from mirage_onnx.custom_op.arm_session import Arm
 from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times, sizes_text
+from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.steps_apart import is_apart, prompt_of
 from mirage_onnx.pipeline import Run
@@ -133,7 +134,8 @@ class Gate:
     prompts = () if self.prompt is None else (self.prompt,)
     alpha, points = spent(ALPHA, self._questions), (*self.points, *prompts)
     most_s = max(WHOLE_S, WHOLE * (self.end - time.monotonic()))
-    found = self._ask((original, result), ((0, 1),), alpha, most_s=most_s, points=points)
+    captured = self.prompt is None  # else the branch, which none can, is in the result only
+    found = self._ask((original, result), ((0, 1),), alpha, most_s=most_s, points=points, captured=captured)
     self._questions += 1
     self.note = ""
     if isinstance(found, Failed):
@@ -184,17 +186,18 @@ class Gate:
     until: float | None = None,
     most_s: float = MOST_S,
     points: tuple[Mapping[str, int], ...] = (),
+    captured: bool = False,
   ) -> Times | Failed:
     end = self.end if until is None else min(self.end, until)
     seconds = min(most_s, max(LEAST_S, end - time.monotonic()))
     race = Race(
-      arms, pairs, seconds, alpha, points or self.points, more_s=FIRST_S, apart=self._apart,
-      captured=self.prompt is None,
-    )  # fmt: skip
+      arms, pairs, seconds, alpha, points or self.points, more_s=FIRST_S, apart=self._apart, captured=captured
+    )
     begun, found = time.monotonic(), self.timer(race)
     hangs = time.monotonic() - begun > seconds + FIRST_S
     if isinstance(found, Failed) and not self._apart and not hangs:  # as for want of memory for all sessions
-      alone = self.timer(replace(race, apart=True))
+      left_s = min(seconds, max(LEAST_S, end - time.monotonic()))
+      alone = self.timer(replace(race, apart=True, seconds=left_s))
       self._apart = isinstance(alone, Times)
       return alone
     return found
@@ -208,9 +211,12 @@ def gate_of(run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | N
 
   original, folder = loaded.path, None
   if original is None:
-    folder = TemporaryDirectory(prefix="mirage-onnx-")
-    original = Path(folder.name) / "original.onnx"
-    original.write_bytes(loaded.given.SerializeToString())
+    try:
+      folder = TemporaryDirectory(prefix="mirage-onnx-")
+      original = Path(folder.name) / "original.onnx"
+      original.write_bytes(loaded.given.SerializeToString())
+    except OSError as error:
+      raise MirageError("OUTPUT_UNWRITABLE", f"a copy of the original, to time it: {error}") from error
   prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
   timer = KeptRacer.of_user()
   return Gate(str(original), run.points, end, timer=timer, began=began, prompt=prompt, folder=folder)

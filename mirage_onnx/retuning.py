@@ -10,11 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import onnx
-from onnx import helper
 
 from mirage_onnx.custom_op.arm_session import Arm
 from mirage_onnx.custom_op.bodies import inlined
@@ -25,6 +23,7 @@ from mirage_onnx.racing import Gate
 from mirage_onnx.rewrite.kept_checks import KeptChecks
 from mirage_onnx.rewrite.save import save_model
 from mirage_onnx.rewrite.stock_check import check_written
+from mirage_onnx.writing import weight_bytes
 
 #: The check of the file may take so long at most, and so long whatever the time has left.
 MOST_S, LEAST_S = 60.0, 5.0
@@ -114,9 +113,7 @@ def retuned(
     nonlocal said
     if not check:
       return None
-    weights = sum(
-      prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in model.graph.initializer
-    )
+    weights = weight_bytes(model)
     kept = KeptChecks.of_user(path, file.proto)
     found = kept.passed(new)
     if found is None:

@@ -9,16 +9,15 @@ it was, regions are dropped until it passes; with none left, the model is writte
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 
 import onnx
-from onnx import helper
 
 from mirage_onnx import events
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.pipeline import Options, Run, refused, with_rival, with_these
 from mirage_onnx.racing import Gate
 from mirage_onnx.rewrite.check_process import CheckProcess
@@ -131,9 +130,7 @@ def checks_ahead(loaded: LoadedModel, checks: CheckProcess, emit: events.Emit) -
 
 def weight_bytes(model: onnx.ModelProto) -> int:
   """Of all weights, wherever they are."""
-  return sum(
-    prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in model.graph.initializer
-  )
+  return sum(size_bytes(t) or 0 for t in model.graph.initializer)
 
 
 class _RivalError(Exception):

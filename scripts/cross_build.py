@@ -112,7 +112,19 @@ def ran(name, made, folder, session):
   here, there = Here(folder, "g++", ("-ldl",), ()), Here(folder, target.gnu, target.static, target.runs)
   original, optimized, bundle = models(folder)
   note = f", says in {target.runs[0]} of a bundle what this machine's says"
+  own = {"WINEPREFIX": str((folder / "wine").resolve()), "WINEDEBUG": "-all"}
   try:
+    if (
+      target.runs[0] == "wine"
+      and subprocess.run(  # Debian's is a script, also without what it starts
+        ("wine", "cmd", "/c", "exit", "0"),
+        capture_output=True,
+        timeout=300,
+        check=False,
+        env=os.environ | own,
+      ).returncode
+    ):
+      return "", "; wine does not start here"
     sides = (here, library_of(), get_library_path()), (there, "", made)
     pairs = [[side.said("cross_try.cc", ours, bundle) for side, _, ours in sides]]
     if session and target.wheel:

@@ -31,10 +31,10 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import get_target
 kernels, failed, registers = 0, [], 0
 for entry in read_group(Path(sys.argv[2])):
-  for at, kernel in enumerate(k for k in made(entry) if k.text):
+  for kernel in (k for k in made(entry) if k.text):
     kernels += 1
     try:
-      registers += compile_cubin(kernel.text, get_target(entry.target), name=f"{entry.name}.{at}").registers
+      registers += compile_cubin(kernel.text, get_target(entry.target), name=kernel.name).registers
     except RejectionError as error:
       failed.append(f"{entry.name}: {error.rejection}"[:300])
 version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))

@@ -114,7 +114,8 @@ def optimized(build):
   net = Net(np.float16, seed=5)
   model = net.model(build(net))
   used = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
-  shapes = {name: sizes for name, sizes in SHAPES.items() if name in used}
+  sizes_of = SHAPES | ({"batch": (1, 4)} if build is one_query else {})
+  shapes = {name: sizes for name, sizes in sizes_of.items() if name in used}
   result = mirage_onnx.optimize(
     model, target="h200", workers=1, margin=-20.0, tiled=True, shapes=shapes, budget_s=LONG_S
   )

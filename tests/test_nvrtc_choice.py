@@ -42,6 +42,13 @@ def test_without_any_package(monkeypatch):
   assert installed() == ()
 
 
+def test_one_that_lacks_an_option_is_passed_over(monkeypatch):
+  monkeypatch.setattr(nvrtc_choice.metadata, "version", lambda _: "12.8.93")
+  assert installed() == ()
+  monkeypatch.setattr(nvrtc_choice.metadata, "version", lambda _: "12.9.86")
+  assert [c.version for c in installed()] == ["12.9.86"]
+
+
 CHILD = """
 from mirage_onnx import nvrtc_choice
 nvrtc_choice.driver_serves = lambda: 12080

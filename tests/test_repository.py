@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import longest_files
 import pytest
 import write_error_docs
 from golden_texts import GOLDEN, read_texts
@@ -42,6 +43,12 @@ def repository_files():
 
 def name(path):
   return path.relative_to(ROOT).as_posix()
+
+
+def test_long_files_are_there():
+  """Nobody would see that one was moved: only the order of the tests hangs on it."""
+  assert all((longest_files.ROOT / f).is_file() for f in longest_files.LONGEST)
+  assert all(longest_files.seconds(longest_files.ROOT / f) for f in longest_files.LONGEST)
 
 
 def test_size():

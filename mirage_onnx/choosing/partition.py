@@ -87,7 +87,7 @@ def choose(
   known = answered(kept.get(name), candidates, problem.is_possible)
   if known is None:
     known = _best_choice(problem, until)
-    if problem.proven:
+    if problem.proven and problem.whole:
       kept.put(name, {"chosen": list(known)})
   return known
 
@@ -100,7 +100,9 @@ def _best_choice(problem: "_Problem", until: float) -> tuple[int, ...]:
     if problem.proven:
       return found[0]
   for window in (WINDOW, 3 * WINDOW // 2):
-    if not found or time.monotonic() < until:
+    if found and time.monotonic() > until:
+      problem.whole = False
+    else:
       found.append(problem.windowed(window))
   if not problem.proven:  # the time ended, perhaps before the solver had anything
     found.append(problem.greedy())
@@ -152,6 +154,8 @@ class _Problem:
     self.gap = ROUGH if rough else 0.0
     #: Whether every answer so far is the best of its problem, not only of what there was time for.
     self.proven = True
+    #: Whether there was time to ask all that is asked: of another run's time the question says nothing.
+    self.whole = True
 
   def roughly(self) -> "_Problem":
     """The same, for a rough choice."""

@@ -7,9 +7,10 @@ is mostly rounding errors that a cancellation left. ``rtol`` is by default 20 un
 least precise float type in either model: in a deep network the errors of some 400 independent
 roundings add up like a random walk, and sqrt(400) = 20. float32 and float64 get more, because there
 the order of a long sum shows, which the final rounding of 16-bit types hides. Integers and booleans
-must be equal, but where they hang on how the original's own floats are rounded (``shaken``). NaN
-must be where the reference has it and nowhere else, infinity likewise, except that a value within
-``rtol`` of the type's maximum stands for an overflow.
+must be equal, but where they hang on how the original's own floats are rounded (``shaken``; at the
+edge of what it takes a hundredth of a model's may be others). NaN must be where the reference has
+it and nowhere else, infinity likewise, except that a value within ``rtol`` of the type's maximum
+stands for an overflow.
 
 An output of 16-bit floats that does not pass so may show an error of the original's: it rounds after
 every operator, a kernel at its end. It passes if every row is as near to what the original computes

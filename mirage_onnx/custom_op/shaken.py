@@ -1,9 +1,12 @@
 """Which integers and booleans of an output hang on how floats are rounded.
 
 A maximum's place, or the side of a threshold, is another one in two right computations where two numbers
-are nearly equal. Which elements these are the original says itself, by stochastic arithmetic (J. Vignes,
-1993): all floats that the nodes of its main graph take and make get a relative error of some units roundoff,
-drawn anew in every run. What stays the same in all of these is decided, and has to be the original's.
+are nearly equal. Which these are the original says itself, by stochastic arithmetic (J. Vignes, 1993): what
+its nodes make of floats, and what they sum up, gets relative errors of some units roundoff, drawn anew in
+every run. An element may be what one of these runs makes of it, and nothing else.
+
+Numbers that are exact stay so: integers in floats, exponents, thresholds, the constants of masks. Only what
+comes from the model's float inputs or from weights of more than one element is measured, and has errors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,10 +40,18 @@ ERROR: dict[int, float] = {
 }  # fmt: skip
 #: What makes floats of floats, and rounds none of them.
 EXACT = frozenset((
-  "Abs", "Clip", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
-  "Identity", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Slice",
-  "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze", "Where",
+  "Abs", "Ceil", "Clip", "Concat", "DepthToSpace", "Expand", "Flatten", "Floor", "Gather", "GatherElements",
+  "GatherND", "Identity", "Max", "MaxPool", "Min", "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape",
+  "Round", "Sign", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze",
+  "Where",
 ))  # fmt: skip
+#: Sums: where terms cancel the error is of the size of the terms, so these are off before they are added.
+SUMS = frozenset((
+  "AveragePool", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "Gemm", "GlobalAveragePool", "MatMul",
+  "ReduceMean", "ReduceSum",
+))  # fmt: skip
+#: At the end of a name that says whether a run has made NaN of what integers are made of.
+_NAN = "/is NaN"
 
 
 class Shaken:
@@ -49,12 +60,23 @@ class Shaken:
   def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
     self._model, self._folder = model, folder
 
-  def runs(self, feeds: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """``RUNS`` times all outputs, floats in fp32; none where onnxruntime does not run it so."""
+  def runs(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
+    """All outputs, floats in fp32, of up to ``RUNS`` runs; {} for one that onnxruntime fails, the last.
+
+    A run is left out where numbers became NaN: what integers are made of it says nothing.
+    """
     session = self._session
     for _ in range(RUNS if session is not None else 0):
       assert session is not None
-      yield run_session(session, widened_values(feeds))
+      try:
+        made = run_session(session, widened_values(feeds))
+      except MirageError as error:
+        if error.code != "SESSION_FAILED":
+          raise
+        yield {}
+        return
+      if not any(x.any() for n, x in made.items() if n.endswith(_NAN)):
+        yield made
 
   @cached_property
   def _session(self) -> "ort.InferenceSession | None":
@@ -70,44 +92,49 @@ class Shaken:
 
 
 def shaken(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProto:
-  """``widened``, with a relative error of its own type on every float.
+  """``widened``, with a relative error of its own type on every float that is rounded, and on terms of sums.
 
-  These are inputs, weights and what nodes make that can round. What lies in functions and subgraphs is as it
-  is, and so is a value whose type is not known.
+  What lies in functions and subgraphs is as it is, and so is a value whose type is not known.
   """
+  graph = model.graph
+  stored = {t.name: t for t in graph.initializer}
+  given = {i.name: i.type.tensor_type.elem_type for i in graph.input if i.name not in stored}
+  given |= {n: t.data_type for n, t in stored.items() if np.prod(t.dims) > 1}
+  kinds = {n: k for n, k in {**value_kinds(model), **given}.items() if k in ERROR}
+  measured = given.keys() & kinds.keys()
   found = widened(model, folder)
-  given = {i.name: i.type.tensor_type.elem_type for i in model.graph.input}
-  given |= {t.name: t.data_type for t in model.graph.initializer}
-  kinds = {name: kind for name, kind in {**value_kinds(model), **given}.items() if kind in ERROR}
   nodes = list(found.graph.node)
   del found.graph.node[:]
-  moved = dict[str, str]()
+  moved, watched = dict[str, str](), dict[str, None]()
 
   def move(name: str, to: str, kind: int) -> None:
-    factor = {
-      "dtype": TensorProto.FLOAT,
-      "mean": 1.0,
-      "scale": ERROR[kind],
-      "seed": float(len(found.graph.node)),
-    }
+    factor, seed = f"{name}/factor", float(len(found.graph.node))
     found.graph.node.extend((
-      helper.make_node("RandomNormalLike", [name], [f"{name}/factor"], **factor),
-      helper.make_node("Mul", [name, f"{name}/factor"], [to]),
+      helper.make_node(
+        "RandomNormalLike", [name], [factor], dtype=TensorProto.FLOAT, mean=1.0, scale=ERROR[kind], seed=seed
+      ),
+      helper.make_node("Mul", [name, factor], [to]),
     ))  # fmt: skip
 
   for node in nodes:
-    if node.op_type in EXACT or kinds.keys().isdisjoint(node.input):
-      found.graph.node.append(node)
-      continue
-    for name in dict.fromkeys(n for n in node.input if n in given and n in kinds and n not in moved):
-      moved[name] = f"{name}/moved"
-      move(name, moved[name], kinds[name])
-    node.input[:] = [moved.get(name, name) for name in node.input]
-    made = [name for name in node.output if name in kinds]
-    node.output[:] = [f"{name}/right" if name in kinds else name for name in node.output]
+    off = [n for n in node.input if n in measured]
+    made = [n for n in node.output if n in kinds] if off else []
+    measured |= {*made}
+    if off and not made:
+      watched |= dict.fromkeys(off)
+    if node.op_type in SUMS:
+      for name in dict.fromkeys(n for n in off if n in given and n not in moved):
+        moved[name] = f"{name}/moved"
+        move(name, moved[name], kinds[name])
+      node.input[:] = [moved.get(n, n) for n in node.input]
+    rounds = made if node.op_type not in EXACT else []
+    node.output[:] = [f"{n}/right" if n in rounds else n for n in node.output]
     found.graph.node.append(node)
-    for name in made:
+    for name in rounds:
       move(f"{name}/right", name, kinds[name])
+  for name in watched:
+    found.graph.node.append(helper.make_node("IsNaN", [name], [f"{name}{_NAN}"]))
+    found.graph.output.append(helper.make_tensor_value_info(f"{name}{_NAN}", TensorProto.BOOL, None))
   return found
 
 
@@ -119,25 +146,24 @@ def undecided(
   runs: Iterator[Mapping[str, np.ndarray]],
   share: float = 0.0,
 ) -> OutputDifference:
-  """``found``, of integers or booleans that differ, passed where the original makes others of them, too.
+  """``found``, of integers or booleans that differ, passed where runs of the original find what was got.
 
-  ``share``: so many of all may differ although they are decided.
+  ``share``: so many of all may be what none of them finds.
   """
   if want.shape != got.shape or want.dtype != got.dtype:
     return found
-  decided = differs = np.asarray(want != got)
+  wrong = differs = np.asarray(want != got)
   ran = False
   for values in runs:
-    ran = True
-    if not decided.any():
-      break
     if (now := values.get(name)) is None or now.shape != want.shape:
       return found
-    decided = decided & (now == want)
+    ran, wrong = True, wrong & (now != got)
+    if not wrong.any():
+      break
   if not ran:
     return found
-  if decided.sum() > share * decided.size:
-    place = tuple(int(i) for i in np.argwhere(decided)[0])
+  if wrong.sum() > share * wrong.size:
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
     return replace(found, reason=f"{got[place]} instead of {want[place]} at {list(place)}")
   few = f"{int(differs.sum())} of {differs.size}"
   return replace(found, passed=True, reason=f"{few} hang on how the original is rounded")

@@ -115,7 +115,6 @@ def tensor_scatter(c: Context) -> None:
   x, new, shape = c.tensor(0), c.tensor(1), shape_of(c.tensor(0))
   (axis,) = normalized(c, (c.attribute("axis", -2),), len(shape))
   batch, room, count = shape[0], shape[axis], shape_of(c.tensor(1))[axis]
-  around = c.attribute("mode", "linear") == "circular"
   if not axis:
     raise c.reject("writes along the batch")
   if any(map(c.symbols.is_symbolic, (room, count))):
@@ -124,6 +123,8 @@ def tensor_scatter(c: Context) -> None:
     rest = [taken(c, x, axis, range(count, room))] if count < room else []
     c.finish(beside(c, [new, *rest], axis))
     return
+  if c.has(2) and c.attribute("mode", "linear") == "circular":
+    raise c.reject("a run may name a place behind the end, which is one around it")
   if not c.has(2) or shape_of(c.tensor(2)) != (batch,) or room > LARGEST or count > min(MOST_NEW, room):
     raise c.reject(f"{count} rows of {room}: it takes up to {MOST_NEW}, with a place for each of the batch")
   ones = (1,) * (len(shape) - 1)
@@ -136,8 +137,6 @@ def tensor_scatter(c: Context) -> None:
   ahead = c.elementwise("sub", *(c.cast(i, DType.F32) for i in (place, first)))
   for row in range(count):
     there = c.elementwise("equal", ahead, const(row), dtype=DType.BOOL)
-    if around and row:
-      there = c.elementwise("max", there, c.elementwise("equal", ahead, const(row - room), dtype=DType.BOOL))
     x = c.elementwise("select", there, c.slice(new, axis, row, row + 1), x, dtype=x.dtype)
   c.finish(x)
 

@@ -107,7 +107,10 @@ class _Known:
     dims, rows = self.dims.get(name, ()), self.dims.get(x, ())[:2]
     if dims == () or not all(dims):
       return False
-    # An inner x has its dimensions from the inputs of the model: a mask like them is none of twice as many.
+    # An inner x has its dimensions from the inputs of the model: a mask like them is none of twice as many,
+    # if the batch has a name; a number may be the size of anything, and 1 says that there is no mask.
+    if not rows and (not isinstance(dims[0], str) or dims[-1] == 1):
+      return False
     others = [rows] if rows else [d[:2] for n, d in self.inputs.items() if n != name]
     return any(dims in (d[:1], d) for d in others if len(d) == 2 and all(d))
 

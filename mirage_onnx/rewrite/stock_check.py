@@ -169,7 +169,8 @@ def _ahead(model: Path | bytes, at: At) -> None:
 
   def run() -> None:
     try:
-      os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # those of a session have it, too
+      nice = max(NICE, os.getpriority(os.PRIO_PROCESS, 0))
+      os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)  # those of a session have it, too
       _original(model, at)
     except Exception as raised:
       error.append(raised)

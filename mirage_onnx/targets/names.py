@@ -25,12 +25,12 @@ _ALSO = {
   "gracehopper": "gh200", "dgxspark": "gb10", "rtxpro6000blackwell": "rtx-pro-6000",
 }  # fmt: skip
 _OLD = re.compile(
-  r"(t4g?|tesla.*|[vpkm]\d{1,3}|v100.*|p100.*|gtx.*|titan.*|quadro.*|rtx[2-8]000|rtx20\d\d.*|sm(3|5|6|7)\d)"
+  r"(t4g?|tesla.*|[vpkm]\d{1,3}|v100.*|p100.*|gtx.*|titan.*|quadro.*|rtx[2-8]000|rtx20(?!50|00ada)\d\d.*|sm(3|5|6|7)\d)"
 )
 #: GPUs without a row, by words that begin their names: kernels for the architecture run on them.
 _KIN = (
-  ("sm_80", r"a30|a100|a800"), ("sm_86", r"a2|a10|a16|a40|(rtx)?a[2-6]\d00|rtx30\d\d"),
-  ("sm_87", r"(jetson)?orin"), ("sm_89", r"l40|l20|l2|rtx40\d\d|(rtx)?\d000ada"),
+  ("sm_80", r"(a30|a100|a800)(?!\d)"), ("sm_86", r"a2|a10|a16|a40|(rtx)?a([1-6]\d|4|5)00|rtx(30\d|205)\d"),
+  ("sm_87", r"(jetson)?orin"), ("sm_89", r"l40|l20|l2|rtx40\d\d|(rtx)?\d{3,4}ada"),
   ("sm_90a", r"h100|h200|h800|h20"), ("sm_100a", r"b100|b200|gb200"), ("sm_103a", r"b300|gb300"),
   ("sm_120a", r"rtx50\d\d|rtxpro\d000"),
 )  # fmt: skip

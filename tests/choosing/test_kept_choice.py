@@ -48,6 +48,18 @@ def test_answered_once(asked):
   assert want == choose(program, found, times, node_us)  # without what is kept
 
 
+def test_what_there_was_no_time_for_is_not_kept(asked, monkeypatch):
+  """Windows of one size only: a run with more time may know better."""
+  program, found, times, node_us, kept, solved = asked
+  monkeypatch.setattr(partition, "WHOLE", 1)
+  monkeypatch.setattr(partition, "WINDOW", 4)
+  choose(program, found, times, node_us, until=0.0, kept=kept)
+  assert not any("chosen" in v for v in kept.values())
+  want = choose(program, found, times, node_us, kept=kept)
+  assert len(solved) == 2 and any("chosen" in v for v in kept.values())
+  assert want == choose(program, found, times, node_us, until=0.0, kept=kept) and len(solved) == 2
+
+
 def test_everything_that_decides_is_part_of_the_question(asked):
   program, found, times, node_us, *_ = asked
   other = replace(found[0], outputs=found[0].outputs | {"x"})

@@ -30,6 +30,6 @@ def test_boxes(placed):
 
 @pytest.mark.slow
 @PLACED
-@pytest.mark.parametrize("first", range(24, 120, 48))
+@pytest.mark.parametrize("first", range(24, 264, 48))
 def test_more_boxes(first, placed):
   check(range(first, first + 48), placed)

@@ -7,7 +7,8 @@ from onnx import TensorProto
 from small_models import Net
 
 from mirage_onnx.custom_op.compare import compare_models
-from mirage_onnx.custom_op.shaken import RUNS, Shaken, shaken
+from mirage_onnx.custom_op.difference import OutputDifference
+from mirage_onnx.custom_op.shaken import RUNS, Shaken, shaken, undecided
 
 ROWS, WIDTH, CLASSES = 16, 256, 2048
 
@@ -65,6 +66,62 @@ def test_a_fault_is_one_all_the_same(kind, name):
   assert not result.passed
   assert [n for n, o in outputs.items() if not o.passed] == [name]
   assert "instead of" in outputs[name].reason
+
+
+def with_integers(net, floats, place):
+  """A model of floats and of integers made of them."""
+  model = net.model(floats)
+  model.graph.output.append(onnx.helper.make_tensor_value_info(place, TensorProto.INT64, None))
+  return model.SerializeToString()
+
+
+def normed(seed):
+  """Of all places the largest of a norm whose exponent is a stored number."""
+  net = Net(np.float32, seed=seed)
+  h = net.MatMul(net.input(ROWS, WIDTH), net.weight(WIDTH, 64))
+  apart = net.Sub(h, net.ReduceMean(h, [-1]))
+  spread = net.Sqrt(net.ReduceMean(net.Pow(apart, net.constant(2.0)), [-1]))
+  y = net.Div(apart, net.Add(spread, net.constant(1e-6)))
+  return with_integers(net, net.ReduceMean(y, [-1]), net.ArgMax(y, axis=-1))
+
+
+def counted(factor):
+  """Exact numbers, as of positions."""
+  net = Net(np.float32)
+  ids = net.input(64, dtype=np.int64)
+  y = net.Mul(net.Cast(ids, to=TensorProto.FLOAT), net.constant(factor))
+  return with_integers(net, net.Mul(y, net.constant(0.0)), net.Cast(net.Floor(y), to=TensorProto.INT64))
+
+
+def enlarged(shift):
+  """Resize takes its scales as they are, or not at all."""
+  net = Net(np.float32)
+  y = net.Resize(
+    net.MatMul(net.input(1, 3, 16, 16), net.weight(16, 16)), "", net.constant([1.0, 1.0, 2.0, 2.0])
+  )
+  place = net.ArgMax(y, axis=1)
+  return with_integers(net, y, net.Add(place, net.constant(shift, np.int64)))
+
+
+@pytest.mark.parametrize(("make", "right", "wrong"), [(normed, 1, 2), (counted, 2.0, -5.0), (enlarged, 0, 1)])
+def test_a_decided_integer_may_not_change(make, right, wrong):
+  assert compare_models(make(right), make(right)).passed
+  result = compare_models(make(right), make(wrong))
+  assert not result.passed
+  (failed,) = (o for o in result.outputs if not o.passed and o.dtype == "int64")
+  assert "instead of" in failed.reason
+
+
+def test_only_what_a_run_finds_is_excused():
+  want, runs = np.array([5, 5, 5, 5]), [{"y": np.array([5, 7, 5, 7])}, {"y": np.array([5, 5, 5, 9])}]
+  found = OutputDifference("y", "int64", False, False, 1.0, None, 0.0, "normal 0")
+
+  def passes(got, share=0.0, runs=runs):
+    return undecided(found, want, np.array(got), "y", iter(runs), share).passed
+
+  assert passes([5, 7, 5, 9]) and not passes([5, 8, 5, 5]) and not passes([7, 5, 5, 5])
+  assert passes([5, 8, 5, 5], 0.25) and not passes([5, 8, 5, -1], 0.25)
+  assert not passes([5, 7, 5, 5], 1.0, []) and not passes([5, 5, 5, 9], runs=[runs[0], {}])
 
 
 def test_what_has_no_float_is_not_shaken():

@@ -205,6 +205,7 @@ def test_rotary_embedding_at_positions_of_a_run(
        count=st.integers(1, MOST_NEW), axis=st.sampled_from([None, 1, 2, -1]), around=st.booleans(),
        places=st.booleans())  # fmt: skip
 def test_tensor_scatter(bench, seed, batch, room, count, axis, around, places):
+  """A place around the end may be any number, of which onnxruntime takes the rest."""
   rng = np.random.default_rng(seed)
   shape, count = [batch, 2, 3, 4], min(count, room)
   at = 2 if axis is None else axis % 4
@@ -213,9 +214,12 @@ def test_tensor_scatter(bench, seed, batch, room, count, axis, around, places):
   shape[at] = count
   new = rng.standard_normal(shape).astype(np.float32)
   more = ({} if axis is None else {"axis": axis}) | ({"mode": "circular"} if around else {})
-  first = [rng.integers(0, room if around else room - count + 1, batch)] if places else []
+  first = [rng.integers(0, 3 * room if around else room - count + 1, batch)] if places else []
   model, feeds = bench.one("TensorScatter", [cache, new, *first], opset=24, **more)
-  bench.agrees(model, feeds)
+  if around and places:
+    assert bench.barrier(model).endswith("a run may name a place behind the end, which is one around it")
+  else:
+    bench.agrees(model, feeds)
 
 
 @pytest.mark.parametrize(

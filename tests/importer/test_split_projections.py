@@ -74,6 +74,16 @@ def test_sizes_that_a_run_names_and_no_shapes_inside():
     assert ("MultiHeadAttention" in ops(split_projections(model))) == split, mask
 
 
+def test_numbers_of_another_input_are_no_sizes_of_the_one_inside():
+  """A mask of twice as many as the batch, which has the number of another input's rows."""
+  model = projecting(mask="both", batch=2)
+  del model.graph.value_info[:]
+  (mask,) = (v for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.INT32)
+  rows = mask.type.tensor_type.shape.dim[0].dim_value
+  model.graph.input.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, [rows, 9]))
+  assert "MultiHeadAttention" not in ops(split_projections(model))
+
+
 def test_without_a_measurement_nothing_changes():
   """A prediction says nothing of the parts, and what is written has the node as it was."""
   model = projecting(512, 8, dtype=np.float16, mask="keys")

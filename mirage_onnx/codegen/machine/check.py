@@ -21,6 +21,13 @@ _COMPUTED = Origin.HERE | Origin.EARLIER
 def miscompiled(ptx: str, image: bytes, kernel: str) -> str | None:
   """What is wrong with the wgmma of a kernel's machine code, or None."""
   try:
+    return _wrong(ptx, image, kernel)
+  except (LookupError, ValueError, AssertionError) as error:  # an assembler that nobody has tried
+    return f"it is not understood ({type(error).__name__}: {error})"
+
+
+def _wrong(ptx: str, image: bytes, kernel: str) -> str | None:
+  try:
     code = MachineFlow(machine_steps(image, kernel))
   except UnknownMachineCodeError as error:
     return str(error)

@@ -4,6 +4,8 @@ from mirage_onnx.codegen.machine.steps import MachineFlow, MachineStep
 
 #: Registers of operands A and of sums, by group: the open one first, then the newest.
 _State = tuple[tuple[frozenset[str], frozenset[str]], ...]
+#: Groups that are told apart, those before are one: a wait names at most 7 (PTX ISA, wgmma.wait_group).
+MOST = 9
 _NONE: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 
@@ -46,7 +48,8 @@ def _after(state: _State, step: MachineStep) -> _State:
     operands, sums = state[0]
     state = ((operands | frozenset(p.a), sums | frozenset(step.writes)), *state[1:])
   if step.commits:
-    state = (_NONE, *state)
+    oldest = _merged(state[MOST - 1 : MOST], state[MOST:]) if len(state) > MOST else state[MOST - 1 :]
+    state = (_NONE, *state[: MOST - 1], *oldest)
   return state if step.ends is None else state[: 1 + step.ends]
 
 

@@ -18,6 +18,10 @@ OTHER = S(("e",), product=WgmmaStep(8, ("b",), ("e",)), commits=True)
     (ISSUED, ISSUED, S(ends=0)),
     (S(("a",)), ISSUED, S(ends=0), S(to=(0,))),
     (ISSUED, S(("x",), reads=("a",)), S(ends=0)),
+    (
+      S(("d",), product=WgmmaStep(8, (), ("d",)), commits=True),
+      S(to=(0,)),
+    ),  # nothing ever waits, and it ends
   ],
 )
 def test_right(steps):
@@ -32,6 +36,7 @@ def test_right(steps):
     ((ISSUED, S(("x",), reads=("d",))), "d is read"),
     ((ISSUED, OTHER, S(ends=1), S(("b",))), "b is written"),
     ((ISSUED, OTHER, S(ends=2), S(("a",))), "a is written"),
+    ((ISSUED, *[OTHER] * 20, S(("a",))), "a is written"),
     ((S(("a",)), ISSUED, S(to=(0,))), "a is written"),
     ((ISSUED, S(("a",), product=WgmmaStep(8, ("c",), ("a",)), commits=True)), "a is written"),
   ],
