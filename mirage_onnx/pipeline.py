@@ -25,7 +25,7 @@ from mirage_onnx.deadline import NEVER, Budget, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.garbage import young_only
 from mirage_onnx.importer import LoadedModel, import_model
-from mirage_onnx.importer.external import size_bytes
+from mirage_onnx.importer.external import weight_bytes
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import Matches, RegionCandidate, find_candidates
 from mirage_onnx.match.cuts import TILED, TILED_STEPS, Limits
@@ -142,7 +142,7 @@ class Run:
 def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent) -> Run:
   """Optimize one loaded model."""
   start = time.monotonic() if options.began is None else options.began
-  stored = sum(size_bytes(t) or 0 for t in loaded.proto.graph.initializer) if options.streamed else 0
+  stored = weight_bytes(loaded.proto) if options.streamed else 0
   budget = Budget(start, options.budget_s, options.measure, stored)
   emit = events.one_at_a_time(emit)
   emit(events.RunStarted(options.budget_s, time.monotonic() - start))

@@ -19,7 +19,7 @@ from mirage_onnx.custom_op.bodies import inlined
 from mirage_onnx.custom_op.model_nodes import CustomNode, ModelFile
 from mirage_onnx.custom_op.target_view import without
 from mirage_onnx.errors import MirageError, Rejection
-from mirage_onnx.importer.external import size_bytes
+from mirage_onnx.importer.external import weight_bytes
 from mirage_onnx.racing import Gate
 from mirage_onnx.rewrite.kept_checks import KeptChecks
 from mirage_onnx.rewrite.save import save_model
@@ -113,7 +113,7 @@ def retuned(
     nonlocal said
     if not check:
       return None
-    weights = sum(size_bytes(t) or 0 for t in model.graph.initializer)
+    weights = weight_bytes(model)
     kept = KeptChecks.of_user(path, file.proto)
     found = kept.passed(new)
     if found is None:

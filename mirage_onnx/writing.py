@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx
-
 from mirage_onnx import events
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.importer.external import size_bytes
+from mirage_onnx.importer.external import weight_bytes
 from mirage_onnx.pipeline import Options, Run, refused, with_rival, with_these
 from mirage_onnx.racing import Gate
 from mirage_onnx.rewrite.check_process import CheckProcess
@@ -126,11 +124,6 @@ def checks_ahead(loaded: LoadedModel, checks: CheckProcess, emit: events.Emit) -
   if weight_bytes(loaded.given) > MOST_BYTES or KeptChecks.of_user(original, loaded.given).has_any:
     return emit
   return checks.beginning(original, emit)
-
-
-def weight_bytes(model: onnx.ModelProto) -> int:
-  """Of all weights, wherever they are."""
-  return sum(size_bytes(t) or 0 for t in model.graph.initializer)
 
 
 class _RivalError(Exception):

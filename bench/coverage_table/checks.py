@@ -15,9 +15,8 @@ from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_r
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.session import launches
-from mirage_onnx.custom_op.widen import HALF, MOST_BYTES, run_widened, widened, widened_values
+from mirage_onnx.custom_op.widen import HALF, has_halves, is_too_wide, run_widened, widened, widened_values
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.importer.old_inputs import without_old_inputs
 
 #: The original does not run here: onnxruntime's CPU provider has no bfloat16 kernels.
@@ -59,7 +58,8 @@ def check_stock(original, optimized):
     return narrow
   if narrow.is_wrong and _in_bits(original, optimized, beside_a_function).result == "identical":
     return replace(narrow, result=WITH_A_FUNCTION)
-  if not (_has_halves(original) and _fits_in_fp32(original)):
+  plain = onnx.load(original, load_external_data=False)
+  if not has_halves(plain) or is_too_wide(plain):
     return narrow
   wide = _in_bits(original, optimized, _wide, _wide)
   if wide.result == "identical":
@@ -123,18 +123,6 @@ def _outputs(path, feeds, change):
   del session
   gc.collect()
   return found
-
-
-def _has_halves(path):
-  graph = onnx.load(path, load_external_data=False).graph
-  types = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
-  types |= {t.data_type for t in graph.initializer}
-  return bool(types & {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
-
-
-def _fits_in_fp32(path):
-  graph = onnx.load(path, load_external_data=False).graph
-  return 2 * sum(size_bytes(t) or 0 for t in graph.initializer) <= MOST_BYTES
 
 
 class Nodes:

@@ -137,7 +137,7 @@ def compare_models(
     wanted, found = run_session(left, feeds), run_session(right, feeds)
     check_declared(left, right, found)
     ran = {name for name, count in launches(right).items() if count > before[name]}
-    in_fp32, as_defined = cache(partial(_in_fp32, a, feeds)), cache(partial(defined.run, feeds))
+    in_fp32, as_defined = cache(partial(_in_fp32, file, feeds)), cache(partial(defined.run, feeds))
     counted = measured(measure, loose_rows(left, pairs, feeds, wanted))
     runs = partial(shaken.runs, feeds)
     one = partial(counted, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True, shaken=runs)
@@ -201,9 +201,8 @@ def _alone(
   return Comparison(passed, (), paths, tuple(kinds), note, check.differences)
 
 
-def _in_fp32(model: Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _in_fp32(file: ModelFile, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   """In float64 what has no 16-bit float."""
-  file = ModelFile.read(model)
   run = run_widened if has_halves(file.proto) else run_in_double
   return run(file.proto, file.folder, feeds)
 

@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
-from mirage_onnx.custom_op.model_run import How, open_session, run_session
+from mirage_onnx.custom_op.model_run import open_plain, run_session
 from mirage_onnx.custom_op.widen import has_halves, is_too_wide, rounded, widened_values
-from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
   import onnxruntime as ort
@@ -64,20 +63,10 @@ class Defined:
     inner.CopyFrom(file.proto)
     names = dict.fromkeys(o for n in inner.graph.node for o in n.output if o and o not in known)
     inner.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
-    return self._opened_session(inner, file)
+    return open_plain(inner, file.external_folder)
 
   def _open(self) -> ort.InferenceSession | None:
     file = ModelFile.read(self._model)
     if is_too_wide(file.proto) or not has_halves(file.proto):
       return None
-    return self._opened_session(rounded(file.proto, file.folder), file)
-
-  @staticmethod
-  def _opened_session(model: onnx.ModelProto, file: ModelFile) -> ort.InferenceSession | None:
-    """None where onnxruntime does not open it."""
-    try:
-      return open_session(model.SerializeToString(), How("cpu", ep="none"), file.external_folder)
-    except MirageError as error:
-      if error.code != "SESSION_FAILED":
-        raise
-      return None
+    return open_plain(rounded(file.proto, file.folder), file.external_folder)

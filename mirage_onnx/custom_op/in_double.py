@@ -17,7 +17,7 @@ from mirage_onnx.custom_op.difference import RTOL, difference
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.widen import Kinds, has_halves, widened
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.external import size_bytes
+from mirage_onnx.importer.external import weight_bytes
 
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
@@ -32,7 +32,7 @@ def run_in_double(
   model: onnx.ModelProto, folder: Path | None, feeds: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
   """The float outputs in float64; empty where nothing runs it so, or not as the model does in fp32."""
-  stored = sum(size_bytes(t) or 0 for t in model.graph.initializer) // 4
+  stored = weight_bytes(model) // 4
   if has_halves(model) or stored + sum(x.size for x in feeds.values()) > MOST_NUMBERS:
     return {}
   where = str(folder) if folder else None

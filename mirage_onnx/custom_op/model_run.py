@@ -74,6 +74,16 @@ def open_session(model: Model, how: How, external_folder: str | None = None) -> 
   return session
 
 
+def open_plain(model: onnx.ModelProto, external_folder: str | None) -> ort.InferenceSession | None:
+  """A session on the CPU without the library; None where onnxruntime does not open it."""
+  try:
+    return open_session(model.SerializeToString(), How("cpu", ep="none"), external_folder)
+  except MirageError as error:
+    if error.code != "SESSION_FAILED":
+      raise
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
   """An input or output, as a session says it."""

@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from mirage_onnx.custom_op.difference import ROUNDINGS, RTOL, OutputDifference
-from mirage_onnx.custom_op.model_run import How, open_session, run_session
+from mirage_onnx.custom_op.model_run import open_plain, run_session
 from mirage_onnx.custom_op.widen import is_too_wide, value_kinds, widened, widened_values
 from mirage_onnx.errors import MirageError
 
@@ -82,13 +82,7 @@ class Shaken:
   def _session(self) -> "ort.InferenceSession | None":
     if is_too_wide(self._model):
       return None
-    try:
-      text = shaken(self._model, self._folder).SerializeToString()
-      return open_session(text, How("cpu", ep="none"), str(self._folder) if self._folder else None)
-    except MirageError as error:
-      if error.code != "SESSION_FAILED":
-        raise
-      return None
+    return open_plain(shaken(self._model, self._folder), str(self._folder) if self._folder else None)
 
 
 def shaken(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProto:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.external import read_tensor, size_bytes
+from mirage_onnx.importer.external import read_tensor, weight_bytes
 
 #: Element type -> the one that takes its place.
 Kinds = Mapping[int, int]
@@ -55,7 +55,7 @@ def run_rounded(
 
 def is_too_wide(model: onnx.ModelProto) -> bool:
   """Whether ``model`` in fp32 may not fit a protobuf message."""
-  return 2 * sum(size_bytes(t) or 0 for t in model.graph.initializer) > MOST_BYTES
+  return 2 * weight_bytes(model) > MOST_BYTES
 
 
 def has_halves(model: onnx.ModelProto) -> bool:

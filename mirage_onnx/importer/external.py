@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 
 import numpy as np
-from onnx import GraphProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo
 
 from mirage_onnx.errors import MirageError
@@ -78,6 +78,11 @@ def size_bytes(tensor: TensorProto) -> int | None:
     return count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
   except KeyError:
     return None
+
+
+def weight_bytes(model: ModelProto) -> int:
+  """Of all weights of the main graph, wherever they are; strings and unknown types count as nothing."""
+  return sum(size_bytes(t) or 0 for t in model.graph.initializer)
 
 
 def check_stored(tensor: TensorProto, base_dir: Path | None) -> None:
