@@ -120,8 +120,10 @@ def checks_ahead(loaded: LoadedModel, checks: CheckProcess, emit: events.Emit) -
 
   Not where one of an earlier run has passed, which is likely to come again and is not run then.
   """
+  if weight_bytes(loaded.given) > MOST_BYTES:
+    return emit
   original = loaded.path or loaded.given.SerializeToString()
-  if weight_bytes(loaded.given) > MOST_BYTES or KeptChecks.of_user(original, loaded.given).has_any:
+  if KeptChecks.of_user(original, loaded.given).has_any:
     return emit
   return checks.beginning(original, emit)
 
