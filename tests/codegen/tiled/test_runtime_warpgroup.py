@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.target import H100
@@ -52,6 +53,13 @@ def test_right_at_every_size(graphs, module, case, size):
   expected = graphs.expected(graph, every, tensors)
   module.run(tensors, [case], sizes=sizes)
   graphs.check(graph, tensors, expected)
+
+
+@pytest.mark.parametrize("case", [1, 4])
+def test_its_machine_code_is_taken(case):
+  """A vote into a uniform register had been read as a write into the sums of case 4."""
+  source = emitted(case)[1]
+  assert compile_cubin(source.text, H100, name=source.name).registers <= 255
 
 
 def test_rows_are_saved_by_16_bytes():
