@@ -89,7 +89,7 @@ def other_numbers(kernel, tensors, extents, target, point):
 def predicted(graph, kernel, params, extents, target):
   """(what the model that ranks says, what generated kernels are expected to take) in us."""
   tensors = {t.name: t for t in graph.tensors}
-  if params.instruction != MMA.name:  # by a ranking of its own (superopt/warpgroup_numbers.py)
+  if params.instruction != MMA.name:  # ranked by the same (superopt/warpgroup_numbers.py)
     return None, lowered_us(graph, kernel, extents, params, target)
   family, _ = assign_layouts(kernel, tensors, tiled=True)
   if family is not Family.TILED:
@@ -97,6 +97,11 @@ def predicted(graph, kernel, params, extents, target):
     return us, us
   cost = tiled_cost(kernel, tensors, extents, params, target)
   return cost.time_us if cost else None, lowered_us(graph, kernel, extents, params, target)
+
+
+def hides_steps(threads):
+  """Whether iterations are left out only as far as a mask's data say so: the data here is not a mask's."""
+  return getattr(threads.plan, "unseen", None) is not None
 
 
 def build(target, work):
@@ -118,6 +123,8 @@ def build(target, work):
     params = numbers[at]
     source = emit_kernel(graph, kernel, params, extents, target)
     threads = lowered(graph, kernel, params, extents, target)
+    if hides_steps(threads):
+      return "a mask's data"
     us = predicted(graph, graph.kernels[at], params, extents, target)
     moved = touched_bytes(graph, graph.kernels[at], extents)
     cubin = compile_cubin(source.text, target, name="k")

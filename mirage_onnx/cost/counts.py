@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from math import ceil, prod
 
 from mirage_onnx.cost.chip import SECTOR_BYTES
+from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.block_ops import ACCUMULATORS
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp
@@ -35,14 +36,16 @@ class BlockCounts:
   that they are in; ``shared_bytes``: to and from shared memory; ``requests``,
   ``shared_requests``: instructions of all threads that move them; ``trips``: how often a thread waits for
   memory, one after the other; ``mma``: instructions of 16 x 8 x 16 of all warps, ``wgmma``: as many that
-  warpgroups issue in one; ``lanes``, ``special``: operations of all threads; barriers that it passes.
-  ``iterations``: of its loop, ``stages``: of its ring; ``held``: elements that a lane holds at once, 0
-  where nobody counts them.
+  warpgroups issue in one, ``waited``: those of them whose results the same iteration takes; ``lanes``,
+  ``special``: operations of all threads; barriers that it passes. ``iterations``: of its loop, ``stages``: of
+  its ring; ``held``: elements that a lane holds at once, 0 where nobody counts them, ``results``: registers
+  of a lane for products by wgmma and what they take from registers. ``partial``: stores of a warp that
+  write a part of a sector each; ``folds``: reductions inside a warp, one after the other.
   """
 
   blocks: int = 1
   warps: int = 1
-  iterations: int = 1
+  iterations: float = 1
   stages: int = 1
   smem_bytes: int = 0
   held: int = 0
@@ -58,6 +61,10 @@ class BlockCounts:
   barriers: float = 0
   cluster_barriers: float = 0
   wgmma: float = 0
+  waited: float = 0
+  results: int = 0
+  partial: float = 0
+  folds: float = 0
 
   @classmethod
   def names(cls) -> tuple[str, ...]:
@@ -86,7 +93,7 @@ class BlockCounts:
     self.shared_bytes += elements * size
     self.shared_requests += elements / together
 
-  def barrier(self, step: do.ThreadStep, times: int) -> None:
+  def barrier(self, step: do.ThreadStep, times: float) -> None:
     if isinstance(step, do.ThreadBarrier) and step.cluster:
       self.cluster_barriers += times
     elif isinstance(step, (do.ThreadBarrier, do.Advance)):
@@ -123,6 +130,7 @@ def _row(threads: ThreadGraph, plan: RowPlan, found: BlockCounts) -> None:
         found.run((ops[i] for i in step.ops), elements * every)
       case do.Fold():
         found.lanes += (own + 5) * every
+        found.folds += 1
         found.barriers += 0 if plan.packed else 2
       case do.Store():
         size, together, wide = _row_access(threads, plan, threads.kernel.saves[step.index].tensor)
@@ -197,26 +205,38 @@ class _Tiled:
 
   def count(self) -> None:
     threads, found = self.threads, self.found
-    pieces, lowering = self.plan.pieces, self.plan.lowering
-    for often, steps in (
-      (1, threads.steps.before), (pieces.most_steps, threads.steps.body), (1, threads.steps.after),
-    ):  # fmt: skip
+    lowering = self.plan.lowering
+    found.iterations = iterations = self._iterations()
+    before, body, after = threads.steps.before, threads.steps.body, threads.steps.after
+    for often, steps in ((1, before), (iterations, body), (1, after)):
       for step in steps:
         found.barrier(step, often)
         self._add(step, often)
         for index, form in self._uses(step):
           self._made_in_place(index, form, often)
+    if lowering.warpgroup:
+      found.results = sum(self.plan.warps.registers(lowering.forms[i]) for i in lowering.assignment.products)
+      found.results += sum(-(-self.plan.warps.registers(h.form) // 2) for h in lowering.made if h.packed)
     ring = (lowering.tiles[lowering.homes[i]] for i in lowering.ring)
     for index, tile in zip(lowering.ring, ring, strict=True):
-      self._copied(index, tile, pieces.most_steps)
+      self._copied(index, tile, iterations)
     if lowering.ring:
-      found.trips += max(1, pieces.most_steps / max(1, lowering.stages - 1))
+      found.trips += max(1, iterations / max(1, lowering.stages - 1))
+
+  def _iterations(self) -> float:
+    """What a block does of them on average, where a constant hides the others."""
+    pieces, seen = self.plan.pieces, self.plan.unseen
+    if seen is None or pieces.step is None:
+      return pieces.most_steps
+    rows, tile = seen.band.rows, pieces.grid.tile(seen.band.rows, pieces.extents).tile
+    each = seen.share(pieces.extents[rows], pieces.extents[seen.band.columns], tile, pieces.step.length)
+    return each * pieces.most_steps
 
   def _elements(self, form: Form) -> int:
     """Of all threads, copies counted."""
     return 32 * self.plan.warps.total * self.plan.warps.registers(form)
 
-  def _add(self, step: do.ThreadStep, often: int) -> None:
+  def _add(self, step: do.ThreadStep, often: float) -> None:
     found, lowering = self.found, self.plan.lowering
     ops = lowering.assignment.kernel.ops
     match step:
@@ -243,6 +263,7 @@ class _Tiled:
         found.share(often * 2 * size * deep, 4)
       case do.Fold():
         found.lanes += often * self._elements(step.source)
+        found.folds += often
       case do.Meet():
         found.lanes += often * 2 * len(step.masks) * self._elements(lowering.forms[step.index])
       case do.Publish():
@@ -261,9 +282,20 @@ class _Tiled:
         )
       case do.Store():
         save = lowering.assignment.kernel.saves[step.index]
-        elements = often * self._elements(lowering.save_form(save.arg))
+        form, own = lowering.save_form(save.arg), lowering.assignment.own(save.arg).values()
+        elements, size = often * self._elements(form), lowering.tensors[save.tensor].dtype.size_bytes
         found.lanes += elements
-        found.store(elements, lowering.tensors[save.tensor].dtype.size_bytes)
+        found.store(elements, size)
+        run = self._run(save.tensor, form)
+        found.partial += often * prod(p.length for p in own) / run * (run * size < SECTOR_BYTES)
+
+  def _run(self, name: str, form: Form) -> int:
+    """Neighbours in memory that one instruction of a warp has of a tensor."""
+    inner = self.plan.lowering.tensors[name].axes[-1:]
+    for side, lanes in ((form.t, form.lanes.inner), (form.g, form.lanes.groups)):
+      if side and (side[-1].axis,) == inner:
+        return min(lanes, side[-1].length)
+    return 1
 
   def _uses(self, step: do.ThreadStep) -> list[tuple[int, Form]]:
     """The values that a step takes, in their forms."""
@@ -294,7 +326,7 @@ class _Tiled:
         return [(arg, lowering.save_form(arg))]
     return []
 
-  def _made_in_place(self, index: int, form: Form, often: int) -> None:
+  def _made_in_place(self, index: int, form: Form, often: float) -> None:
     """A value that is read or computed where it is used."""
     found, lowering = self.found, self.plan.lowering
     op = lowering.assignment.kernel.ops[index]
@@ -324,7 +356,7 @@ class _Tiled:
     found.load(elements, size, together)
     found.share(elements, size, together)
 
-  def _contract(self, step: do.Contract, often: int) -> None:
+  def _contract(self, step: do.Contract, often: float) -> None:
     warps, product = self.plan.warps, self.plan.lowering.assignment.products[step.index]
 
     def tiles(side: Side, of: int) -> int:
@@ -336,16 +368,17 @@ class _Tiled:
     by_warpgroup = step.index in lowering.warpgroup
     if by_warpgroup:
       self.found.wgmma += count
+      self.found.waited += count * (step.index not in lowering.under_way)
     else:
       self.found.mma += count
-    for index, form in zip(
-      lowering.assignment.kernel.ops[step.index].args, (product.a, product.b), strict=True
-    ):
+    rows = tiles(product.c.g, 16)
+    args = lowering.assignment.kernel.ops[step.index].args
+    for index, form, again in zip(args, (product.a, product.b), (1.0, rows / WGMMA.warps), strict=True):
       home = lowering.tile_of(index, form) if lowering.on_tensor_cores(step.index) else None
       if home is not None and do.Held(index, form, packed=True) not in lowering.made:
         tile, elements = lowering.tiles[home], often * self._elements(form)
-        if by_warpgroup:
-          self.found.shared_bytes += 2 * elements
+        if by_warpgroup:  # of operand B all warps of a group have what is read once for 64 rows
+          self.found.shared_bytes += 2 * elements * again
           continue
         matrices = lowering.by_matrices(tile, form, product.depth)
         self.found.share(elements, 2, 8 if matrices else 1 + (tile.order[-1] == product.depth))

@@ -2,9 +2,10 @@
 
     time    = start + (body^4 + begun^4)^1/4
     body    = (memory^p + l2^p + units^p + waiting^p)^1/p
-    units   = of the fullest multiprocessor: instructions, shared memory or tensor cores, what is longest
-    waiting = of a block, as often as blocks come one behind the other: its instructions, trips to memory that
-              nothing hides, barriers, iterations
+    units   = of the fullest multiprocessor: instructions, shared memory, tensor cores, or parts of sectors
+              that are stored, what is longest
+    waiting = of a block, as often as blocks come one behind the other: its instructions, products by wgmma
+              that it waits for, trips to memory that nothing hides, reductions, barriers, iterations
     begun   = what all blocks take to be started
 
 The counts (``counts.py``) are of the steps that the text is written from; the rates are the target's. The
@@ -33,6 +34,9 @@ MMA_OPERATIONS, LANES = 2 * 16 * 8 * 16, 32
 #: Bytes of shared memory that a multiprocessor moves in a cycle; bytes under way at least.
 SMEM_BYTES, LEAST_IN_FLIGHT = 128, 512
 MOST_REGISTERS = 255
+#: Registers of a thread for each of the results and operands of products by wgmma: what ptxas makes of 219
+#: kernels of bench/rankings.py, at most what a block leaves them (off by 25, root mean square; 1 too many).
+RESULT_REGISTERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +45,34 @@ class CostWeights:
 
   ``start``: of a kernel in a graph, over the target's launch. ``lane``, ``special``, ``request``,
   ``shared_request``, ``mma``: instructions of one that is counted; ``dependent``: cycles from one instruction
-  of a warp to the next. ``trip_us``, ``barrier_us``, ``cluster_us``, ``iteration_us``: what a block waits.
+  of a warp to the next; ``partial``: those of a multiprocessor for a store of a part of a sector;
+  ``product``: what a block waits for the tensor cores, over what they take. ``trip_us``, ``fold_us``,
+  ``barrier_us``, ``cluster_us``, ``iteration_us``: what else it waits.
   ``block_us``, ``warp_us``: of the chip, to start one. ``memory``, ``l2``, ``shared``: over the rates.
   ``registers``: of a lane beside the elements that it holds. ``overlap``: p of the formula.
   """
 
-  start: float = 0.991
-  lane: float = 0.296
-  special: float = 11.6
-  request: float = 21.8
-  shared_request: float = 5.1
-  mma: float = 14.3
-  dependent: float = 1.21
-  trip_us: float = 0.154
-  barrier_us: float = 0.0297
-  cluster_us: float = 1.17
-  iteration_us: float = 0.0969
-  block_us: float = 0.00111
-  warp_us: float = 4.6e-06
-  memory: float = 0.768
-  l2: float = 0.267
-  shared: float = 1.0
+  start: float = 1.02
+  lane: float = 0.453
+  special: float = 6.48
+  request: float = 20.5
+  shared_request: float = 5.64
+  mma: float = 19.9
+  dependent: float = 1.02
+  product: float = 1.38
+  partial: float = 4.8
+  fold_us: float = 0.0423
+  trip_us: float = 0.178
+  barrier_us: float = 0.0247
+  cluster_us: float = 1.43
+  iteration_us: float = 0.0834
+  block_us: float = 0.0011
+  warp_us: float = 4.99e-06
+  memory: float = 1.0
+  l2: float = 0.239
+  shared: float = 1.11
   registers: float = 40.0
-  overlap: float = 1.4
+  overlap: float = 1.78
 
 
 def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: CostWeights) -> Any:
@@ -72,7 +81,9 @@ def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: 
   ``mma_share``: of the tensor cores' peak.
   """
   sms, cycles, threads = target.multiprocessors, target.cycles_per_us, LANES * np.asarray(c.warps)
-  registers = np.minimum(MOST_REGISTERS, w.registers + c.held)
+  by_results = RESULT_REGISTERS * np.asarray(c.results)
+  registers = np.where(np.asarray(c.wgmma) > 0, by_results, w.registers + c.held)
+  registers = np.minimum(np.minimum(MOST_REGISTERS, target.registers_per_sm // threads), registers)
   by_registers = target.registers_per_sm // (np.ceil(registers / 8) * 8 * threads)
   by_smem = target.smem_per_sm_bytes // (np.asarray(c.smem_bytes) + target.reserved_smem_bytes)
   by_threads = np.minimum(target.sm_threads // threads, target.sm_blocks)
@@ -85,14 +96,17 @@ def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: 
   instructions = instructions + w.request * c.requests + w.shared_request * c.shared_requests
   issue_us = rounds * instructions / (target.lanes * cycles)
   shared_us = w.shared * rounds * c.shared_bytes / (SMEM_BYTES * cycles)
-  products = np.asarray(c.mma) + c.wgmma
-  mma_us = rounds * products * MMA_OPERATIONS * sms / (target.mma_tflops * mma_share * 1e6)
+  product_us = MMA_OPERATIONS * sms / (target.mma_tflops * mma_share * 1e6)
+  mma_us = rounds * (np.asarray(c.mma) + c.wgmma) * product_us
   units_us = np.maximum(np.maximum(issue_us, shared_us), mma_us)
+  units_us = np.maximum(units_us, w.partial * rounds * c.partial / cycles)
 
   steps = np.maximum(1, c.iterations)
   waits_us = w.trip_us * c.trips + w.barrier_us * c.barriers + w.cluster_us * c.cluster_barriers
+  waits_us = waits_us + w.fold_us * c.folds
   waits_us = waits_us + w.iteration_us * (steps - 1) / np.minimum(np.maximum(1, c.stages), steps)
-  waiting_us = waves * (waits_us + w.dependent * instructions / (threads * cycles))
+  waits_us = waits_us + w.dependent * instructions / (threads * cycles) + w.product * c.waited * product_us
+  waiting_us = waves * waits_us
 
   in_flight = np.maximum(active * c.loaded_bytes / np.maximum(1, c.trips), LEAST_IN_FLIGHT)
   peak = target.stream_tbps * 1e6 * busy

@@ -1,20 +1,20 @@
 """Numbers with which kernels contract by wgmma: for many rows, where both operands lie along the depth.
 
-The points are few: rows of a block by 64 to a warpgroup, columns as one instruction has them, a ring
-of rows of 128 bytes. They are ranked by what a multiprocessor has to do: tensor cores, shared
-memory, all loads from L2, and what begins and ends every block. The constants are fitted to 522 times of
-13 products on an H100 (bench/results/h100/wgmma.json): off by a factor of 1.16 (root mean square), by 5 %
-where a product is fastest (mean); the first point took 1.004 times as long as the fastest (geometric mean).
+The points are few: rows of a block by 64 to a warpgroup, columns as one instruction has them, a ring of rows
+of 128 bytes. They are ranked by the one formula (``cost/kernel_time.py``); what that takes of those that were
+timed on an H100 says ``bench/rankings.py``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
-from math import ceil, prod
+from math import ceil, inf, prod
 
+from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.cost.model import CLUSTER_US, element_bytes
 from mirage_onnx.instructions import WGMMA
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase, UGraph, ugraph_extents
 from mirage_onnx.target import Target
 
 #: Rows of a tile below which no other instruction wastes as little.
@@ -27,11 +27,11 @@ _MOST_SHARED = 128 * 256 * 2
 #: Registers of a thread beside its accumulators, with fewer of which kernels spill that do more than
 #: multiply; the most that one has.
 OTHER_REGISTERS, _MOST_REGISTERS = 64, 255
-#: Fitted: a multiprocessor's shared memory, what a rank reads of the others', all reads from L2.
-SMEM_BYTES_PER_US, DSMEM_BYTES_PER_US, L2_TBPS = 2.0e5, 3.45e4, 10.5
-#: Fitted: a trip to L2 under load, what a step takes besides, until the first products of a block, and
-#: from its last ones to its end (of 32768 elements).
-TRIP_US, STEP_US, BEGIN_US, END_US = 0.82, 0.005, 3.35, 4.0
+#: Of what is not ranked by its thread graph: what a rank reads of the others', until the first products of a
+#: block, and from its last ones to its end (of 32768 elements).
+DSMEM_BYTES_PER_US, BEGIN_US, END_US = 3.45e4, 3.35, 4.0
+#: Tiles of which all depths of the ring are looked at: those that are fastest with the deepest.
+_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def warpgroup_points(
   if shape is None:
     return ()
   points = _points(kernel, extents, shape, target)
-  return fastest(lambda p: _time_us(kernel, tensors, extents, shape, p, target), points, keep)
+  return lowered_fastest(kernel, tensors, extents, target, points, keep)
 
 
 def _points(
@@ -116,37 +116,36 @@ def _smem_bytes(shape: Shape, rows: int, columns: int, loop_tile: int, stages: i
   return (rows * shape.row_bytes + columns * shape.column_bytes) * loop_tile * stages
 
 
-def _time_us(
-  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], shape: Shape,
-  params: KernelParams, target: Target,
-) -> float:  # fmt: skip
-  tile = dict(zip(kernel.grid, params.tile, strict=True))
-  rows, columns = tile[shape.rows], tile[shape.columns]
-  blocks = prod(ceil(extents[a] / t) for a, t in tile.items()) * params.cluster
-  depth = ceil(extents[kernel.loop or ""] / params.cluster)
-  steps, groups = ceil(depth / WGMMA.step), params.warps // WGMMA.warps
-  threads, smem = 32 * params.warps, _smem_bytes(shape, rows, columns, params.loop_tile, params.stages)
-  accumulators = shape.products * rows * columns // threads
-  rounds = ceil(blocks / target.multiprocessors)
-  resident = max(1, min(target.resident(threads, smem, accumulators + OTHER_REGISTERS), rounds))
-  # A step: what the tensor cores do, what they and the copies move, and what of a trip to L2 is left
-  # when the others of the ring, and the other blocks, have been multiplied.
-  rate = target.mma_tflops * WGMMA.share * 1e6 / target.multiprocessors
-  mma_us = 2 * rows * columns * WGMMA.step * shape.products / rate
-  parts = max(1, params.warps * 16 // rows)
-  deep = min(parts, params.loop_tile // WGMMA.step)
-  read = (WGMMA.rows + columns * deep // parts) * (groups // deep) * shape.products
-  copied = rows * shape.row_bytes // 2 + columns * shape.column_bytes // 2
-  moved_us = (read + copied) * WGMMA.swizzle_bytes / SMEM_BYTES_PER_US
-  loaded_us = copied * WGMMA.swizzle_bytes * target.multiprocessors / (L2_TBPS * 1e6)
-  ahead = max(1, params.stages - 2) * resident * (params.loop_tile // WGMMA.step)
-  trip_us = 0.0 if params.stages * params.loop_tile >= depth else TRIP_US / ahead
-  step_us = max(mma_us, moved_us, loaded_us, trip_us) + STEP_US / resident
-  # Blocks that stand begin once.
-  begins = 1 if params.cluster == 1 else ceil(rounds / resident)
-  ends_us = begins * BEGIN_US + rounds * END_US * rows * columns / 2**15
-  compute_us = rounds * steps * step_us + ends_us
-  return whole_us(kernel, tensors, extents, compute_us, rows * columns, rounds, params, target)
+def lowered_fastest(
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target,
+  points: Iterable[KernelParams], keep: int,
+) -> tuple[tuple[float, KernelParams], ...]:  # fmt: skip
+  """The ``keep`` points that are predicted to be fastest, in us, best first."""
+  graph = UGraph(tuple(tensors.values()), (kernel,))
+  looked_at = max(keep, _LOOKED_AT)
+  return _ranked(graph, tuple(sorted(extents.items())), target, tuple(points), looked_at)[:keep]
+
+
+@lru_cache(maxsize=256)
+def _ranked(
+  graph: UGraph, sizes: tuple[tuple[str, int], ...], target: Target, points: tuple[KernelParams, ...],
+  looked_at: int,
+) -> tuple[tuple[float, KernelParams], ...]:  # fmt: skip
+  """In their order, those left out that do not fit or are slow with the deepest ring of their tiles."""
+
+  def ordered(some: Iterable[KernelParams]) -> list[tuple[float, KernelParams]]:
+    found = []
+    for p in some:
+      us = lowered_us(graph, graph.kernels[0], ugraph_extents(graph, (p,), dict(sizes)), p, target)
+      found += [(us, p)] if us < inf else []
+    return sorted(found, key=lambda f: (f[0], f[1].to_text()))
+
+  deepest = {replace(p, stages=0): p for p in sorted(points, key=lambda p: p.stages)}
+  first = ordered(deepest.values())
+  near = {replace(p, stages=0) for _, p in first[:looked_at]}
+  known = {p for _, p in first}
+  others = ordered(p for p in points if replace(p, stages=0) in near and p not in known)
+  return tuple(sorted((*first, *others), key=lambda f: (f[0], f[1].to_text())))
 
 
 def whole_us(

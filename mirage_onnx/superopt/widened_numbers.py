@@ -1,20 +1,17 @@
 """Numbers with which products of packed weights go by wgmma: for many rows.
 
 Weights are operand A, widened to registers on their way (``lower/widened.py``): 64 of the
-result's columns to a warpgroup. Activations are operand B, as many rows as one instruction has columns. A
-warpgroup widens and multiplies in turn, so the tensor cores have work all the time where a multiprocessor
-has several. The time is an estimate: it says which points are worth a try.
+result's columns to a warpgroup. Activations are operand B, as many rows as one instruction has columns.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, prod
 
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase
-from mirage_onnx.superopt.warpgroup_numbers import BEGIN_US, END_US, L2_TBPS, fastest, whole_us
+from mirage_onnx.superopt.warpgroup_numbers import lowered_fastest
 from mirage_onnx.target import Target
 
 #: Rows below which kernels that stream widen no weight twice.
@@ -22,8 +19,6 @@ LEAST_ROWS = WGMMA.columns[0]
 _WEIGHTS, _STEPS, _STAGES, _CLUSTERS = (64, 128, 256), (64, 128, 256), (2, 3, 4, 6), (1, 2, 4)
 #: Accumulators of a lane, and all registers beside them: fragments of a step, scales, addresses.
 _MOST_ACCUMULATORS, _OTHER_REGISTERS = 128, 72
-#: Lane operations for a weight, those of a multiprocessor in a microsecond, and what a step waits for.
-_WIDENING, _LANES_PER_US, _WAIT_US = 4.0, 128 * 1700.0, 0.45
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +77,7 @@ def widened_points(
   shape = PackedShape.of(kernel, tensors, extents) if WGMMA.is_on(target) else None
   if shape is None:
     return ()
-  points = _points(kernel, extents, shape, target)
-  return fastest(lambda p: _time_us(kernel, tensors, extents, shape, p, target), points, keep)
+  return lowered_fastest(kernel, tensors, extents, target, _points(kernel, extents, shape, target), keep)
 
 
 def _points(
@@ -111,28 +105,3 @@ def _smem_bytes(shape: PackedShape, weights: int, rows: int, step: int, stages: 
   """Rows of packed weights are padded to an odd number of 16 bytes; tiles begin at 1024."""
   own = weights * (shape.bytes_of[0] * step + 32 * shape.products) + 1024 * shape.products
   return int(own + rows * shape.bytes_of[1] * step + 1024) * stages
-
-
-def _time_us(
-  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], shape: PackedShape,
-  params: KernelParams, target: Target,
-) -> float:  # fmt: skip
-  tile = dict(zip(kernel.grid, params.tile, strict=True))
-  weights, rows, step = tile[shape.weights], tile[shape.rows], params.loop_tile
-  blocks = prod(ceil(extents[a] / t) for a, t in tile.items()) * params.cluster
-  steps = ceil(extents[kernel.loop or ""] / (params.cluster * step))
-  smem = _smem_bytes(shape, weights, rows, step, params.stages)
-  fit = target.resident(32 * params.warps, smem, _registers(shape, rows, step))
-  resident = max(1, min(fit, ceil(blocks / target.multiprocessors)))
-  rounds = blocks / (target.multiprocessors * resident)
-  whole = ceil(rounds) if rounds < 4 else rounds
-  rate = target.mma_tflops * WGMMA.share * 1e6 / target.multiprocessors
-  mma_us = 2 * weights * rows * step * shape.products / rate
-  widen_us = weights * step * shape.products * _WIDENING / _LANES_PER_US
-  # One warpgroup uses a quarter of neither; what it waits for others fill.
-  alone_us = mma_us + widen_us + _WAIT_US
-  copied = weights * shape.bytes_of[0] + rows * shape.bytes_of[1]
-  loaded_us = copied * step * target.multiprocessors / (L2_TBPS * 1e6)
-  each_us = max(resident * max(mma_us, widen_us, loaded_us), alone_us)
-  compute_us = whole * (steps * each_us + BEGIN_US + END_US * weights * rows / 2**15)
-  return whole_us(kernel, tensors, extents, compute_us, weights * rows, whole, params, target)
