@@ -65,7 +65,9 @@ def verdict(facts: dict[str, Any]) -> str:
   if str(facts["nvrtc"]).startswith("none"):
     return "not ready: pip install --force-reinstall nvidia-cuda-nvrtc cuda-bindings"
   if not isinstance(gpu, list) or not gpu:
-    said = "ready to optimize by prediction, for an H200 or another --target (there is no GPU here)"
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = f"; CUDA_VISIBLE_DEVICES is {shown!r}, which may hide it" if shown is not None else ""
+    said = f"ready to optimize by prediction, for an H200 or another --target (there is no GPU here{hidden})"
     return f"{said}; results run on the CPU, too"
   if why := _guarded(lambda: _without_kernels(gpu[0])):
     return f"ready, but not for this GPU: {why}; models run their original operators there"
@@ -73,8 +75,8 @@ def verdict(facts: dict[str, Any]) -> str:
     return "not ready for this GPU: pip uninstall onnxruntime; pip install 'mirage-onnx[cu13]'"
   serves = re.search(r"driver for CUDA (\d+)", gpu[0])
   if serves and int(serves[1]) < int(str(facts["nvrtc"]).partition(".")[0]):
-    older = "pip install nvidia-cuda-nvrtc-cu12" if serves[1] == "12" else "use an NVRTC as old"
-    return f"not ready for this GPU: its driver serves CUDA {serves[1]}: update it, or {older}"
+    older = ", or pip install nvidia-cuda-nvrtc-cu12" if serves[1] == "12" else ": kernels need CUDA 12"
+    return f"not ready for this GPU: its driver serves CUDA {serves[1]}: update it{older}"
   if len({g.partition(": ")[2] for g in gpu}) > 1:
     first = gpu[0].partition(", ")[0]
     return f"ready; kernels are chosen for GPU {first}: CUDA_VISIBLE_DEVICES says which one is 0"

@@ -43,6 +43,10 @@ def facts(packages=(), **change):
     (facts(nvrtc="none (ImportError: x)"), "nvidia-cuda-nvrtc"),
     (facts(onnxruntime=CPU), "not ready for this GPU: pip uninstall onnxruntime;"),
     (facts(gpus=[f"{GPU[0]}, driver for CUDA 12.8"]), "not ready for this GPU: its driver serves CUDA 12"),
+    (
+      facts(gpus=[f"{GPU[0]}, driver for CUDA 11.8"]),
+      "not ready for this GPU: its driver serves CUDA 11: update",
+    ),
     (facts(gpus=[f"{GPU[0]}, driver for CUDA 13.2"]), "ready"),
     (facts(gpus=[*GPU, "1: NVIDIA H200, sm_90, 132 multiprocessors"]), "ready"),
     (
@@ -56,6 +60,14 @@ def test_verdict(found, said):
   text = verdict(found)
   assert said in text and text.startswith("ready") == said.startswith("ready") and "\n" not in text
   assert text == said or said != "ready"
+
+
+@pytest.mark.parametrize("shown", ["", "7", "MIG-b9d2"])
+def test_a_gpu_that_is_hidden(monkeypatch, shown):
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+  assert "hide" not in verdict(facts(gpus=[]))
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+  assert f"no GPU here; CUDA_VISIBLE_DEVICES is {shown!r}, which may hide it)" in verdict(facts(gpus=[]))
 
 
 def test_of_this_machine():
