@@ -328,10 +328,11 @@ def inspect(
   from mirage_onnx.report.inspection_report import inspect_report
 
   start = time.monotonic()
-  profile, _ = _target(target)
-  sizes = checked_sizes(shapes or {})
+  profile, measure = _target(target)
+  sizes, margin = checked_sizes(shapes or {}), 0.2
   with readable(model) as given:
-    survey = survey_model(load_model(given), profile, least_margin(profile, 0.2), sizes)
+    least = margin if measure else least_margin(profile, margin)
+    survey = survey_model(load_model(given), profile, least, sizes)
   seconds = time.monotonic() - start
   source = _source(model)
   return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)

@@ -18,7 +18,7 @@ from mirage_onnx.target import Target
 from mirage_onnx.targets import table_path
 from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weight_product
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
-from mirage_onnx.tune.other_gpu import MOST_ROWS, measured_like
+from mirage_onnx.tune.other_gpu import MOST_ROWS, known_like
 
 #: Why nothing is predicted on a GPU of which nobody has measured kernels.
 NO_KERNEL = "no kernel was measured"
@@ -48,10 +48,10 @@ class SizesFound:
 
 @cache
 def load_known(target: Target) -> SizesFound | None:
-  """What is known of ``target``, or of few rows on a GPU like it; None where nobody has measured either."""
+  """What is known of ``target``, or of few rows by a GPU like it; None where nobody has measured either."""
   path = table_path(f"{target.name}_known")
   if not path.is_file():
-    like = measured_like(target)
+    like = known_like(target)
     known = load_known(like) if like else None
     return known and known.of_rows(MOST_ROWS)
   data = json.loads(path.read_text())
