@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from mirage_onnx.target import H100
-from mirage_onnx.tune.device import AHEAD, CALLS, FLUSH_BYTES
+from mirage_onnx.tune.device import AHEAD, CALLS, flush_bytes
 
 
 class ModelledGpu:
@@ -68,5 +68,7 @@ class ModelledGpu:
   def time_us(self, arms, samples):
     calls = len(arms) * (samples + 1) * CALLS
     flushes = (calls + (samples + 1) * CALLS) * (1 + AHEAD / CALLS)
-    self.seconds += 1e-6 * (flushes * 2 * FLUSH_BYTES / self.rate + calls * np.mean([arm() for arm in arms]))
+    self.seconds += 1e-6 * (
+      flushes * 2 * flush_bytes(self.target) / self.rate + calls * np.mean([arm() for arm in arms])
+    )
     return np.array([[arm() * self.rng.normal(1, 0.002) for _ in range(samples)] for arm in arms])

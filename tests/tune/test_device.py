@@ -98,6 +98,16 @@ def test_a_gpu_that_lacks_what_its_architecture_has(present, gpu, said, why):
   assert present_target() is not None
 
 
+@pytest.mark.parametrize(
+  ("name", "mb"),
+  [("h200", 256), ("h100", 256), ("b200", 256), ("l4", 256), ("a100", 240), ("a10", 64), ("orin", 64)],
+)
+def test_what_empties_the_l2(name, mb):
+  """Many times what it holds; as much as was measured with on an H100 and an H200."""
+  target = get_target(name)
+  assert device.flush_bytes(target) == mb << 20 >= 2 * target.l2_bytes
+
+
 def test_the_first_of_several(present):
   present(fake_driver.RTX3060, fake_driver.H200)
   assert present_gpu() == PresentGpu(*fake_driver.RTX3060) and len(present_gpus()) == 2
