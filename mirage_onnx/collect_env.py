@@ -12,6 +12,8 @@ import platform
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from mirage_onnx.cores import available_cores
@@ -74,6 +76,11 @@ def verdict(facts: dict[str, Any]) -> str:
   if "CUDAExecutionProvider" not in runtime:
     return "not ready for this GPU: pip uninstall onnxruntime; pip install 'mirage-onnx[cu13]'"
   serves = re.search(r"driver for CUDA (\d+)", gpu[0])
+  built = re.search(r"built for CUDA (\d+)", runtime)
+  if serves and built and int(serves[1]) < int(built[1]):
+    older = ", or pip install 'onnxruntime-gpu<1.27' nvidia-cuda-nvrtc-cu12" if serves[1] == "12" else ""
+    said = f"its driver serves CUDA {serves[1]}, and onnxruntime is built for CUDA {built[1]}"
+    return f"not ready for this GPU: {said}: update the driver{older}"
   if serves and int(serves[1]) < int(str(facts["nvrtc"]).partition(".")[0]):
     older = ", or pip install nvidia-cuda-nvrtc-cu12" if serves[1] == "12" else ": kernels need CUDA 12"
     return f"not ready for this GPU: its driver serves CUDA {serves[1]}: update it{older}"
@@ -165,9 +172,17 @@ def _packages() -> dict[str, str]:
 def _onnxruntime() -> str:
   import onnxruntime
 
-  text = f"{onnxruntime.__version__}, {', '.join(onnxruntime.get_available_providers())}"
+  text = f"{onnxruntime.__version__}, {', '.join(onnxruntime.get_available_providers())}{_built_for()}"
   both = [n for n in ("onnxruntime", "onnxruntime-gpu") if _packages()[n] != "not installed"]
   return text + (" (ORT_CONFLICT: two onnxruntime packages)" if len(both) > 1 else "")
+
+
+def _built_for() -> str:
+  """The CUDA that onnxruntime's build for GPUs is of: a driver of an older one does not run it."""
+  with suppress(ImportError):
+    found = getattr(import_module("onnxruntime.capi.build_and_package_info"), "cuda_version", "")
+    return f", built for CUDA {found}" if found else ""
+  return ""
 
 
 def _library() -> str:
