@@ -14,7 +14,7 @@ from functools import cache
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.program import Node, Program, symbols_of
-from mirage_onnx.target import Target
+from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
 from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weight_product
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
@@ -77,6 +77,8 @@ class Unpredicted:
     if found is None:
       return None
     reason = f"{found[0]}: {found[1]} on {target.name}; --target local measures it"
+    if found[1].endswith(NO_KERNEL) and target.name not in TARGETS:
+      reason += f", --target {target.arch} predicts for the slowest row of its architecture"
     return Rejection("NOT_PREDICTED", reason, tuple(nodes))
 
 
