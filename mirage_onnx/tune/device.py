@@ -87,12 +87,12 @@ class PresentGpu:
 
     Not that of another GPU with the same instructions. None where there are no kernels for it.
     """
-    own = (t for t in TARGETS.values() if t.gpu == self.name and t.capability == self.capability)
-    if found := next((t for t in own if t.multiprocessors == self.multiprocessors), None):
-      return found
     architecture = architecture_of(self.capability)
     if architecture is None or self._lacks(architecture):
       return None
+    own = (t for t in TARGETS.values() if t.gpu == self.name and t.capability == self.capability)
+    if found := next((t for t in own if t.multiprocessors == self.multiprocessors), None):
+      return found
     found = of_size(architecture, self.multiprocessors)
     return replace(
       found,
