@@ -5,7 +5,8 @@
 
 For every golden program and architecture: the first of what the search finds, and of the golden program's
 best numbers, that compiles for it (a kernel that spills does not), with its shared memory and registers; both
-run reduced in the emulator, the golden one also at small odd sizes, all checks on. Random block graphs
+run reduced in the emulator, or, where that is too much, with small numbers of the same program; the golden
+one also at small odd sizes; all checks on. Random block graphs
 likewise, with whatever numbers they have: their spills are counted. Every architecture's text is compiled for
 it; equal texts run once. Those that NVRTC is slow with (``SLOW_S``; 8 in 100, half of the time) come when
 all others are done, and are counted as ``slow_left`` until then. What is in the state file is not done again,
@@ -30,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "bench")]
 
 from facts import facts
 from golden_graphs import NAMES, golden_graph
-from golden_runs import complaint
+from golden_runs import complaint, complaint_of
 from random_kernel_run import TOGETHER, compiled, emitted, emulate, for_target
 from random_kernels import random_kernel
 from search_programs import PROGRAMS
@@ -43,7 +44,8 @@ from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.targets import ARCHITECTURES, get_target
-from mirage_onnx.tune.emulated import Emulated
+from mirage_onnx.tune import emulated
+from mirage_onnx.tune.emulated import EMULATED, Emulated
 from mirage_onnx.tune.refine import with_room
 from mirage_onnx.verify.prover import prover
 
@@ -53,6 +55,8 @@ SEEDS = 10
 SLOW_S = 0.6
 #: Seconds of a search, candidates that are tried, seconds of a program in the emulator.
 SEARCH_S, TRIED, EMULATED_S = 10.0, 40, 120.0
+#: Of ``tune/emulated.py``: there is time for more than before a kernel ships.
+WORK = {"MOST_WORK": 1 << 24, "TIMEOUT_S": 60}
 #: What decides a row: of random kernels nothing of the search.
 _TEXTS = (*EMULATION_SOURCES, "codegen", "lower", "instructions")
 FIRST = next(iter(ARCHITECTURES))
@@ -97,6 +101,11 @@ def first(region, candidates, target):
     return row | {"chosen": None}
   (c,) = done
   ran, wrong = Emulated(target, EMULATED_S)(region, c.candidate)
+  if ran != EMULATED:
+    try:
+      row["small"] = complaint_of(region.key, c.candidate.ugraph, target)
+    except Exception as error:  # sizes or values that this program cannot have
+      row["not_run"] = f"{type(error).__name__}: {error}"[:200]
   return row | {
     "chosen": " | ".join(p.to_text() for p in c.candidate.params),
     "predicted_us": round(c.candidate.predicted_us, 2),
@@ -186,11 +195,16 @@ def wrong_of(row):
   name, found = " ".join(row["job"][1:]), []
   for which in ("searched", "golden"):
     made = row[which]
-    if made["chosen"] is not None and (made["wrong"] or made["spills"] or not made["within"]):
+    if made["chosen"] is not None and is_badly_made(made):
       found.append(f"{name} {which}: {made}")
   if row["searched"]["chosen"] is None and row["searched"]["refused"]:
     found.append(f"{name}: nothing that the search finds compiles: {row['searched']['refused']}")
   return found + ([f"{name}: {row['small']}"] if row["small"] else [])
+
+
+def is_badly_made(made):
+  """Of what was chosen."""
+  return bool(made["wrong"] or made["spills"] or not made["within"] or made.get("small"))
 
 
 def summary(rows):
@@ -211,7 +225,9 @@ def summary(rows):
       "most_smem_bytes": max((m["smem_bytes"] for m in made), default=0),
       "most_registers": max((m["registers"] for m in made), default=0),
       "refused_before": dict(refused),
-      "emulated": sum(m["ran"] == "emulated" for m in made),
+      "reduced": sum(m["ran"] == EMULATED for m in made),
+      "small": sum("small" in m for m in made),
+      "not_run": sum("not_run" in m for m in made),
       "small_right": sum(not r["small"] for r in own),
       "random": dict(random),
     }
@@ -243,6 +259,7 @@ def main():
   parser.add_argument("names", nargs="*", help="golden programs; default: all")
   options = parser.parse_args()
   deadline = time.monotonic() + options.seconds
+  vars(emulated).update(WORK)  # which workers inherit
   options.state.parent.mkdir(parents=True, exist_ok=True)
   kept = options.state.read_text().splitlines() if options.state.exists() else []
   of_any = options.other_sources

@@ -9,7 +9,8 @@ Then, for every region that differs and every architecture's slowest row: the se
 finds that compiles (a kernel that spills does not), its shared memory and registers, and a run in the
 emulator, all checks on, at sizes reduced (``tune/emulated.py``), or, where that is too much, with small
 numbers of the same program. What is in DIR is not done again, unless it was done by other source; a search
-that found nothing in its time is. Exit 1 where anything is wrong, or a region has nothing that compiles.
+that found nothing in its time is. Models of OUT.json that are not named stay there, beside the run that
+they are of. Exit 1 where anything is wrong, or a region has nothing that compiles.
 """
 
 import argparse
@@ -33,9 +34,8 @@ sys.path[:0] = [
 ]  # fmt: skip
 
 import real_archive
-from every_gpu import TRIED, first, made_by, target_of
+from every_gpu import TRIED, WORK, first, is_badly_made, made_by, target_of
 from facts import facts
-from golden_runs import complaint_of
 
 from mirage_onnx import pipeline
 from mirage_onnx.events import silent
@@ -51,8 +51,6 @@ from mirage_onnx.verify.prover import prover
 
 #: The most seconds of a partition, which one core searches, and of a region's search for an architecture.
 PARTITION_S, SEARCH_S = 80.0, 4.0
-# There is time for more than before a kernel ships.
-emulated.MOST_WORK, emulated.TIMEOUT_S = 1 << 24, 60
 
 
 def regions_of(name):
@@ -71,14 +69,7 @@ def chosen(region, arch):
   candidates = [v.candidate for v in found.candidates][:TRIED]
   if not candidates and found.report.stop is Stop.BUDGET:
     return {"late": True}
-  row = first(region, candidates, target)
-  if row["chosen"] is not None and row["ran"] != EMULATED:
-    program = next(c for c in candidates if " | ".join(p.to_text() for p in c.params) == row["chosen"])
-    try:
-      row["small"] = complaint_of(region.key, program.ugraph, target)
-    except Exception as error:  # sizes or values that this program cannot have
-      row["not_run"] = f"{type(error).__name__}: {error}"[:200]
-  return row | {"found": len(candidates)}
+  return first(region, candidates, target) | {"found": len(candidates)}
 
 
 def answer(job):
@@ -116,9 +107,7 @@ def partitions(names, folder, pool, deadline):
 
 
 def is_wrong(row):
-  if "crash" in row or row["chosen"] is None:
-    return True
-  return bool(row["wrong"] or row["spills"] or not row["within"] or row.get("small"))
+  return "crash" in row or row["chosen"] is None or is_badly_made(row)
 
 
 def summary(models, rows):
@@ -141,6 +130,31 @@ def summary(models, rows):
   return table
 
 
+def beside(record, older):
+  """A record with the models of an older one that are not in it, and the runs that those are of."""
+  left = {n: m for n, m in older["by_model"].items() if n not in record["by_model"]}
+  if not left:
+    return record
+  bad = any(c["wrong"] for m in left.values() for c in m["rows"].values())
+  runs = [*older.get("earlier", ()), {k: older[k] for k in ("date", "command", "commit", "by_source")}]
+  return record | {
+    "earlier": runs, "by_model": left | record["by_model"],
+    "wrong": (older["wrong"] if bad else []) + record["wrong"],
+  }  # fmt: skip
+
+
+def totals(by_model):
+  """What a record says in short: regions of several models count once in each."""
+  rows = [c for m in by_model.values() for c in m["rows"].values()]
+  regions = sum(m["regions"] for m in by_model.values())
+  return {
+    "models": len(by_model), "regions": regions, "jobs": regions * len(ARCHITECTURES),
+    "done": sum(c["done"] for c in rows), "chosen": sum(c["chosen"] for c in rows),
+    "reduced": sum(c["reduced"] for c in rows), "small": sum(c["small"] for c in rows),
+    "not_run": sum(c["not_run"] for c in rows), "wrong_rows": sum(c["wrong"] for c in rows),
+  }  # fmt: skip
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -155,7 +169,8 @@ def main():
   parser.add_argument("names", nargs="*")
   options = parser.parse_args()
   deadline = time.monotonic() + options.seconds
-  globals().update(PARTITION_S=options.partition, SEARCH_S=options.search)  # which workers inherit
+  vars(emulated).update(WORK)  # which workers inherit, as they do the seconds
+  globals().update(PARTITION_S=options.partition, SEARCH_S=options.search)
   options.state.mkdir(parents=True, exist_ok=True)
   state = options.state / "rows.jsonl"
   kept = map(json.loads, state.read_text().splitlines()) if state.exists() else ()
@@ -175,16 +190,17 @@ def main():
           print(json.dumps(row), file=file, flush=True)
   wrong = [r for k, r in rows.items() if k[0] in regions and is_wrong(r)]
   record = {
-    **facts(("numpy", "onnx", "nvidia-cuda-nvrtc")), "models": len(models), "of_models": len(names),
-    "regions": len(regions), "jobs": len(regions) * len(ARCHITECTURES),
-    "done": sum(k[0] in regions for k in rows),
+    **facts(("numpy", "onnx", "nvidia-cuda-nvrtc")),
     "by_source": Counter(r["source"][:12] for k, r in rows.items() if k[0] in regions),
     "by_model": summary(models, rows), "wrong": wrong,
   }  # fmt: skip
+  if options.out.is_file():
+    record = beside(record, json.loads(options.out.read_text()))
+  record |= totals(record["by_model"]) | {"of_models": len({*names, *record["by_model"]})}
   options.out.parent.mkdir(parents=True, exist_ok=True)
   options.out.write_text(json.dumps(record, indent=1) + "\n")
   print(json.dumps({k: v for k, v in record.items() if k != "by_model"}, indent=1))
-  return int(bool(wrong) or record["done"] < record["jobs"])
+  return int(bool(record["wrong"]) or record["done"] < record["jobs"])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Random models on this machine's GPU: what ``optimize --target local`` makes of each, against the original.
 
     python3 bench/never_slower.py [--seeds 300] [--first 0] [--seconds 150] [--budget 30] \
-        [--out bench/results/h100/never_slower.jsonl] [--jobs 1] [--cpu]
+        [--out bench/results/h100/never_slower.jsonl] [--jobs 1] [--target local] [--cpu]
 
 A seed is a model: one to four blocks of kinds that the importer makes regions of, of one type (fp16, bf16,
 fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at random (256 MB at most). It is
 optimized with default flags but for ``--budget``, which times the model that is written beside its original
 (the gate: openings, Student's t), and then both are raced once more, apart from the gate's own samples. Of
 ``--jobs`` models, with two cores each, one runs on the GPU at a time (``tune.machine.gpu_alone``).
+``--target h100``: what is chosen by prediction, untimed, is raced in the same way.
 ``--out`` gets a line a seed; seeds that it has already are passed over, so the same command goes on; seeds
 for which there is no time before ``--seconds`` are over are left for the next call. The last lines count what
 is slower than 0.99x with confidence (exit code 1 if any, or if one failed).
@@ -65,7 +66,7 @@ def optimize_one(seed, o, racer):
     if isinstance(event, StageEnded):
       stages[event.stage] = [round(event.seconds, 2), event.detail]
 
-  target = "h200" if o.cpu and not o.fake else "local"
+  target = "h200" if o.cpu and not o.fake and o.target == "local" else o.target
   report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
   row = {
     "seed": seed, **what, "optimize_s": round(time.monotonic() - start, 2), "stages": stages,
@@ -121,7 +122,7 @@ def answers(seeds, cores, o):
   command = [
     sys.executable, __file__, "--many", *map(str, seeds), "--cores", *map(str, cores),
     "--budget", str(o.budget), "--work", str(o.work),
-    "--seconds", str(o.began + o.seconds - time.monotonic()),
+    "--seconds", str(o.began + o.seconds - time.monotonic()), "--target", o.target,
     *(["--cpu"] if o.cpu else []), *(["--fake"] if o.fake else []),
   ]  # fmt: skip
   errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -156,6 +157,7 @@ def main():
   add("--jobs", type=int, default=1, help="models at a time; one of them is timed at a time")
   add("--out", type=Path, default=ROOT / "bench" / "results" / "h100" / "never_slower.jsonl")
   add("--work", type=Path, default=Path("/tmp/never_slower"))
+  add("--target", default="local", help="the present GPU's name: by prediction")
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
   add("--fake", action="store_true", help="the same with made-up times, for local (spans.py)")
   for name in ("--many", "--cores"):

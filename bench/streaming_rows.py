@@ -49,8 +49,9 @@ from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.weights import sample_weights
 
 ARCHES = ("sm_80", "sm_89")
-#: Programs of a set of features that are kept, that are timed; seconds of a row's partition.
-KEPT, TIMED, PARTITION_S = 12, 3, 40.0
+#: Programs of a set of features that are kept, that are timed (as many as ``optimize`` tries of a region);
+#: seconds of a row's partition.
+KEPT, TIMED, PARTITION_S = 12, 8, 40.0
 #: Sizes that the table names come before those that nothing was tuned for.
 NAMES = [f"{r}.{label}" for nearby in (False, True) for r, row in ROWS.items()
          for label in (row.nearby if nearby else row.sizes)]  # fmt: skip

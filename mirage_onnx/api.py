@@ -188,8 +188,8 @@ def optimize(
       streamed=target_path is not None, emulate=recorded is not None or not measure, lock=recorded,
       steps=steps,
     )  # fmt: skip
-    if measure and recorded is None:
-      _warn_of_others(emit or events.silent)
+    if recorded is None and (measure or rated.target(target) is None):
+      _warn_of_gpus(emit or events.silent, used, measure)
     if target_path is not None and check and recorded is None:
       emit = checks_ahead(loaded, checks, emit or events.silent)
     if several:
@@ -290,11 +290,14 @@ def _targets(name: str | None) -> tuple[tuple[Target, ...], bool]:
   return (target,), measure
 
 
-def _warn_of_others(emit: events.Emit) -> None:
-  from mirage_onnx.tune.local import others_here
+def _warn_of_gpus(emit: events.Emit, used: Target, measure: bool) -> None:
+  """``measure``: on the GPU that is here, else by prediction though no target was named."""
+  from mirage_onnx.tune.local import others_here, unused_here
 
-  if text := others_here():
+  if measure and (text := others_here()):
     emit(events.Warned(text))
+  elif not measure and (text := unused_here()):
+    emit(events.Warned(f"{text}; kernels are chosen by prediction, for {used.name}"))
 
 
 def _constants(loaded: LoadedModel, run: Run) -> dict[str, str]:
@@ -325,10 +328,11 @@ def inspect(
   from mirage_onnx.report.inspection_report import inspect_report
 
   start = time.monotonic()
-  profile, _ = _target(target)
-  sizes = checked_sizes(shapes or {})
+  profile, measure = _target(target)
+  sizes, margin = checked_sizes(shapes or {}), 0.2
   with readable(model) as given:
-    survey = survey_model(load_model(given), profile, least_margin(profile, 0.2), sizes)
+    least = margin if measure else least_margin(profile, margin)
+    survey = survey_model(load_model(given), profile, least, sizes)
   seconds = time.monotonic() - start
   source = _source(model)
   return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)

@@ -12,6 +12,8 @@ import platform
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from mirage_onnx.cores import available_cores
@@ -65,16 +67,23 @@ def verdict(facts: dict[str, Any]) -> str:
   if str(facts["nvrtc"]).startswith("none"):
     return "not ready: pip install --force-reinstall nvidia-cuda-nvrtc cuda-bindings"
   if not isinstance(gpu, list) or not gpu:
-    said = "ready to optimize by prediction, for an H200 or another --target (there is no GPU here)"
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = f"; CUDA_VISIBLE_DEVICES is {shown!r}, which may hide it" if shown is not None else ""
+    said = f"ready to optimize by prediction, for an H200 or another --target (there is no GPU here{hidden})"
     return f"{said}; results run on the CPU, too"
   if why := _guarded(lambda: _without_kernels(gpu[0])):
     return f"ready, but not for this GPU: {why}; models run their original operators there"
   if "CUDAExecutionProvider" not in runtime:
     return "not ready for this GPU: pip uninstall onnxruntime; pip install 'mirage-onnx[cu13]'"
   serves = re.search(r"driver for CUDA (\d+)", gpu[0])
+  built = re.search(r"built for CUDA (\d+)", runtime)
+  if serves and built and int(serves[1]) < int(built[1]):
+    older = ", or pip install 'onnxruntime-gpu<1.27' nvidia-cuda-nvrtc-cu12" if serves[1] == "12" else ""
+    said = f"its driver serves CUDA {serves[1]}, and onnxruntime is built for CUDA {built[1]}"
+    return f"not ready for this GPU: {said}: update the driver{older}"
   if serves and int(serves[1]) < int(str(facts["nvrtc"]).partition(".")[0]):
-    older = "pip install nvidia-cuda-nvrtc-cu12" if serves[1] == "12" else "use an NVRTC as old"
-    return f"not ready for this GPU: its driver serves CUDA {serves[1]}: update it, or {older}"
+    older = ", or pip install nvidia-cuda-nvrtc-cu12" if serves[1] == "12" else ": kernels need CUDA 12"
+    return f"not ready for this GPU: its driver serves CUDA {serves[1]}: update it{older}"
   if len({g.partition(": ")[2] for g in gpu}) > 1:
     first = gpu[0].partition(", ")[0]
     return f"ready; kernels are chosen for GPU {first}: CUDA_VISIBLE_DEVICES says which one is 0"
@@ -163,9 +172,17 @@ def _packages() -> dict[str, str]:
 def _onnxruntime() -> str:
   import onnxruntime
 
-  text = f"{onnxruntime.__version__}, {', '.join(onnxruntime.get_available_providers())}"
+  text = f"{onnxruntime.__version__}, {', '.join(onnxruntime.get_available_providers())}{_built_for()}"
   both = [n for n in ("onnxruntime", "onnxruntime-gpu") if _packages()[n] != "not installed"]
   return text + (" (ORT_CONFLICT: two onnxruntime packages)" if len(both) > 1 else "")
+
+
+def _built_for() -> str:
+  """The CUDA that onnxruntime's build for GPUs is of: a driver of an older one does not run it."""
+  with suppress(ImportError):
+    found = getattr(import_module("onnxruntime.capi.build_and_package_info"), "cuda_version", "")
+    return f", built for CUDA {found}" if found else ""
+  return ""
 
 
 def _library() -> str:

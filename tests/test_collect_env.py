@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from mirage_onnx.collect_env import PACKAGES, collect, verdict
+from mirage_onnx.collect_env import PACKAGES, _built_for, collect, verdict
 
 GPU = ["0: NVIDIA H200, sm_90, 132 multiprocessors"]
 NO_GPU = "none (OSError: libcuda.so.1: cannot open shared object file)"
@@ -43,6 +44,10 @@ def facts(packages=(), **change):
     (facts(nvrtc="none (ImportError: x)"), "nvidia-cuda-nvrtc"),
     (facts(onnxruntime=CPU), "not ready for this GPU: pip uninstall onnxruntime;"),
     (facts(gpus=[f"{GPU[0]}, driver for CUDA 12.8"]), "not ready for this GPU: its driver serves CUDA 12"),
+    (
+      facts(gpus=[f"{GPU[0]}, driver for CUDA 11.8"]),
+      "not ready for this GPU: its driver serves CUDA 11: update",
+    ),
     (facts(gpus=[f"{GPU[0]}, driver for CUDA 13.2"]), "ready"),
     (facts(gpus=[*GPU, "1: NVIDIA H200, sm_90, 132 multiprocessors"]), "ready"),
     (
@@ -56,6 +61,44 @@ def test_verdict(found, said):
   text = verdict(found)
   assert said in text and text.startswith("ready") == said.startswith("ready") and "\n" not in text
   assert text == said or said != "ready"
+
+
+@pytest.mark.parametrize(
+  ("serves", "built", "said"),
+  [
+    (
+      "12.8",
+      "13.0",
+      "serves CUDA 12, and onnxruntime is built for CUDA 13: update the driver, or pip install",
+    ),
+    ("11.4", "12.8", "serves CUDA 11, and onnxruntime is built for CUDA 12: update the driver"),
+    ("12.8", "12.8", "its driver serves CUDA 12: update it, or pip install nvidia-cuda-nvrtc-cu12"),
+    ("13.0", "13.0", "ready"),
+    ("13.0", "12.8", "ready"),  # a newer driver runs it
+  ],
+)
+def test_an_onnxruntime_that_the_driver_does_not_run(serves, built, said):
+  """Its CUDA provider fails there, whatever compiles the kernels."""
+  own = facts(onnxruntime=f"{BOTH}, built for CUDA {built}", gpus=[f"{GPU[0]}, driver for CUDA {serves}"])
+  text = verdict(own)
+  assert said in text and (text == "ready") == (said == "ready")
+
+
+def test_what_onnxruntime_was_built_for(monkeypatch):
+  name = "onnxruntime.capi.build_and_package_info"
+  monkeypatch.setitem(sys.modules, name, SimpleNamespace(cuda_version="13.0"))
+  assert _built_for() == ", built for CUDA 13.0" and collect()["onnxruntime"].endswith(_built_for())
+  for none in (SimpleNamespace(package_name="onnxruntime"), None):
+    monkeypatch.setitem(sys.modules, name, none)
+    assert _built_for() == ""
+
+
+@pytest.mark.parametrize("shown", ["", "7", "MIG-b9d2"])
+def test_a_gpu_that_is_hidden(monkeypatch, shown):
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+  assert "hide" not in verdict(facts(gpus=[]))
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+  assert f"no GPU here; CUDA_VISIBLE_DEVICES is {shown!r}, which may hide it)" in verdict(facts(gpus=[]))
 
 
 def test_of_this_machine():

@@ -21,6 +21,8 @@ const char* find_target(int major, int minor) {
   return nullptr;
 }
 
+std::string which(const Facts& facts) { return facts.name.empty() ? "" : ", " + facts.name; }
+
 }  // namespace
 
 std::vector<std::string> chip_words(const std::string& name, int multiprocessors) {
@@ -63,7 +65,7 @@ Decision decide(const Facts& facts) {
   if (target == nullptr) {
     return {otherwise, "", {},
         "there are no kernels for compute capability " + std::to_string(facts.major) + "." +
-            std::to_string(facts.minor)};
+            std::to_string(facts.minor) + which(facts)};
   }
   const std::string domain = std::string(kDomainPrefix) + target;
   std::vector<std::string> own;
@@ -71,7 +73,7 @@ Decision decide(const Facts& facts) {
     own.push_back(domain + "_" + word);
   }
   return {facts.ep == "host" ? Mode::kHost : Mode::kCuda, domain, own,
-      std::string("device 0 is ") + target};
+      std::string("device 0 is ") + target + which(facts)};
 }
 
 }  // namespace mirage

@@ -20,6 +20,8 @@ namespace {
 constexpr size_t kMaxRegistrations = 3 * 256;
 constexpr char kSharedSession[] = "*";
 constexpr char kRegisteredKey[] = "ai.mirage.registered";
+constexpr char kReasonKey[] = "ai.mirage.reason";
+constexpr size_t kMostReason = 1000;  // older releases of ONNX Runtime hold 1024 characters
 
 struct Registry {
   std::mutex mutex;
@@ -101,6 +103,16 @@ const char* mode_name(Mode mode) {
   return "refused";
 }
 
+// Which device the ops are for, or why there are none: a session that runs no kernel can say so.
+ort::Status* leave_reason(
+    const ort::Api* api, ort::SessionOptions* options, const std::string& reason) {
+  std::string said;
+  if (auto* s = read_entry(api, options, kReasonKey, &said)) return s;
+  const std::string text = reason.substr(0, kMostReason);
+  if (said == text) return nullptr;
+  return ort::AddSessionConfigEntry(api)(options, kReasonKey, text.c_str());
+}
+
 ort::Status* register_ops(const ort::Api* api, ort::SessionOptions* options) {
   // ORT refuses a domain that is added twice, so the options remember that they have it.
   std::string registered;
@@ -122,6 +134,7 @@ ort::Status* register_ops(const ort::Api* api, ort::SessionOptions* options) {
     return ort::CreateStatus(api)(
         ort::kInvalidArgument, ("mirage-onnx: " + decision.reason).c_str());
   }
+  if (auto* s = leave_reason(api, options, decision.reason)) return s;
   if (decision.mode == Mode::kNone) return nullptr;
 
   Registration wanted;

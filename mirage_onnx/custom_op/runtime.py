@@ -8,7 +8,7 @@ from typing import Any
 
 from mirage_onnx.errors import MirageError
 
-DOMAIN_PREFIX = "ai.mirage."
+DOMAIN_PREFIX, _PRESENT = "ai.mirage.", "ai.mirage.v1."
 OP_PREFIX = "MuGraph_"
 #: onnxruntime's entry for the folder of external data of a model that is given as bytes.
 EXTERNAL_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
@@ -51,23 +51,36 @@ def custom_nodes(model: str | bytes | os.PathLike[str]) -> tuple[str, ...] | Non
   Returns None for a model that is not ONNX protobuf (ORT's own format): nothing is known of it.
   A node without a name is listed under its op type.
   """
-  import onnx  # here, as above: registering needs neither
-  from google.protobuf.message import DecodeError
-
-  try:
-    if isinstance(model, bytes):
-      proto = onnx.load_from_string(model)
-    elif not os.path.isfile(model):
-      return None  # ORT says what is wrong with the path
-    else:
-      proto = onnx.load(os.fspath(model), load_external_data=False)
-  except (DecodeError, OSError):
+  proto = _graph_of(model)
+  if proto is None:
     return None
   return tuple(
     node.name or node.op_type
     for node in _walk(proto.graph)
     if node.domain.startswith(DOMAIN_PREFIX) and node.op_type.startswith(OP_PREFIX)
   )
+
+
+def kernel_suffixes(model: str | bytes | os.PathLike[str]) -> tuple[str, ...]:
+  """What the model says that it has kernels for, as the last parts of domains: ``sm90a``, ``sm86_x46``."""
+  proto = _graph_of(model)
+  domains = [o.domain for o in proto.opset_import] if proto is not None else []
+  return tuple(d.removeprefix(_PRESENT) for d in domains if d.startswith(f"{DOMAIN_PREFIX}v"))
+
+
+def _graph_of(model: str | bytes | os.PathLike[str]) -> Any:
+  """The model without its external data; None where it is no ONNX protobuf."""
+  import onnx  # here, as above: registering needs neither
+  from google.protobuf.message import DecodeError
+
+  try:
+    if isinstance(model, bytes):
+      return onnx.load_from_string(model)
+    if not os.path.isfile(model):
+      return None  # ORT says what is wrong with the path
+    return onnx.load(os.fspath(model), load_external_data=False)
+  except (DecodeError, OSError):
+    return None
 
 
 def _walk(graph: Any) -> Iterator[Any]:

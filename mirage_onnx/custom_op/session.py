@@ -20,8 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mirage_onnx.custom_op.library import OpsLibrary, get_library_path, load_library
-from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, custom_nodes, import_onnxruntime
+from mirage_onnx.custom_op.library import Counter, OpsLibrary, get_library_path, load_library
+from mirage_onnx.custom_op.runtime import (
+  EXTERNAL_FOLDER_KEY,
+  custom_nodes,
+  import_onnxruntime,
+  kernel_suffixes,
+)
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ MODES = ("auto", "cuda", "none", "host")
 _EP_KEY = "ai.mirage.ep"
 _DRIVER_KEY = "ai.mirage.driver"
 _TAG_KEY = "ai.mirage.session"
-_REGISTERED_KEY = "ai.mirage.registered"  # written by the library
+_REGISTERED_KEY, _REASON_KEY = "ai.mirage.registered", "ai.mirage.reason"  # written by the library
 # How ORT says that no provider of the session has a kernel for a registered op (it has two ways).
 _MISSING_KERNEL = ("Failed to find kernel for", "Could not find an implementation for")
 _NOT_LOADED = "mirage-onnx: node", "cuLibraryLoadData of cubin"  # the driver does not take an image
@@ -169,6 +174,7 @@ def InferenceSession(  # noqa: N802 (the name users know)
     tag = _entry(options, _TAG_KEY) or ""
     # Sessions made from the same options share a tag; the lock gives each its own range of ids.
     watched = emulation.creating(library) if emulation else contextlib.nullcontext()
+    fell_back = mode == "none"
     with watched as emulated_id, _tag_locks[tag]:
       first = library.mark()
       library.hide(tag, mode == "none")
@@ -178,11 +184,12 @@ def InferenceSession(  # noqa: N802 (the name users know)
         if emulation or not _is_missing_kernel(error):
           raise
         warnings.warn(_fallback_message(error), RuntimeWarning, stacklevel=2)
+        fell_back = True
         library.hide(tag, True)
         session = make()
       finally:
         library.hide(tag, False)
-      _records[session] = _Record(nodes or (), library, tag, first, library.mark())
+      record = _records[session] = _Record(nodes or (), library, tag, first, library.mark())
   except BaseException:
     if number is not None:
       _tags.give_back(number)
@@ -191,6 +198,9 @@ def InferenceSession(  # noqa: N802 (the name users know)
     weakref.finalize(session, _tags.give_back, number)
   if emulation and emulated_id is not None:
     weakref.finalize(session, emulation.forget, emulated_id)
+  if nodes and not fell_back and not _counters(record) and _is_meant(session, mode):
+    reason = _entry(options, _REASON_KEY) or "unknown"
+    warnings.warn(_no_kernel_message(path_or_bytes, reason), RuntimeWarning, stacklevel=2)
   return session
 
 
@@ -204,13 +214,18 @@ def launches(session: ort.InferenceSession) -> dict[str, int]:
   if record is None:
     raise MirageError("LAUNCHES_UNKNOWN", "this session was not made by mirage_onnx")
   counts = dict.fromkeys(record.nodes, 0)
-  if record.library is not None:
-    for counter in record.library.counters():
-      mine = counter.session in (record.tag, _SHARED_TAG)
-      if mine and record.first_id <= counter.id < record.end_id:
-        node = counter.node or counter.op
-        counts[node] = counts.get(node, 0) + counter.launches
+  for counter in _counters(record):
+    node = counter.node or counter.op
+    counts[node] = counts.get(node, 0) + counter.launches
   return counts
+
+
+def _counters(record: _Record) -> list[Counter]:
+  """Of the nodes for which the session has kernels."""
+  if record.library is None:
+    return []
+  own = (c for c in record.library.counters() if c.session in (record.tag, _SHARED_TAG))
+  return [c for c in own if record.first_id <= c.id < record.end_id]
 
 
 def _entry(options: ort.SessionOptions, key: str) -> str | None:
@@ -260,6 +275,19 @@ def _is_missing_kernel(error: Exception) -> bool:
   text = str(error)
   missing = any(phrase in text for phrase in _MISSING_KERNEL) and "MuGraph_" in text
   return missing or "MIRAGE_DEVICE_MISMATCH" in text or all(part in text for part in _NOT_LOADED)
+
+
+def _is_meant(session: ort.InferenceSession, mode: str) -> bool:
+  """Whether the session has the provider that kernels are for: who has another one expects none."""
+  return mode == "host" or CUDA_PROVIDER in session.get_providers()
+
+
+def _no_kernel_message(model: str | bytes | os.PathLike[str], reason: str) -> str:
+  """A model for other GPUs, or a driver that the library cannot use."""
+  return (
+    f"none of this model's mirage-onnx kernels is for this machine ({reason}; the model has kernels for "
+    f"{', '.join(kernel_suffixes(model))}): the original operators run, at their original speed"
+  )
 
 
 def _fallback_message(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """What ``--target`` takes: the name of a row in any spelling, an architecture, or a part or kin of one.
 
-    rtx4090  RTX 4090  NVIDIA GeForce RTX 4090      a row, by its name or the driver's
+    rtx4090  RTX 4090  NVIDIA GeForce RTX 4090      a row, by its name or the driver's (4090, too)
     a100  h100-sxm  rtxpro6000                      other names of rows
     sm_86  compute_86  8.6                          the slowest row of an architecture
     sm_86x46                                        a GPU of that architecture with 46 multiprocessors
@@ -25,15 +25,17 @@ _ALSO = {
   "gracehopper": "gh200", "dgxspark": "gb10", "rtxpro6000blackwell": "rtx-pro-6000",
 }  # fmt: skip
 _OLD = re.compile(
-  r"(t4g?|tesla.*|[vpkm]\d{1,3}|v100.*|p100.*|gtx.*|titan.*|quadro.*|rtx[2-8]000|rtx20(?!50|00ada)\d\d.*|sm(3|5|6|7)\d)"
+  r"(t4g?|t\d{3,4}(?!\d).*|mx\d+|tesla.*|[vpkm]\d{1,3}|v100.*|p100.*|gtx.*|titan.*|quadro.*|rtx[2-8]000|rtx20(?!50|00ada)\d\d.*|sm(3|5|6|7)\d)"
 )
 #: GPUs without a row, by words that begin their names: kernels for the architecture run on them.
 _KIN = (
   ("sm_80", r"(a30|a100|a800)(?!\d)"), ("sm_86", r"a2|a10|a16|a40|(rtx)?a([1-6]\d|4|5)00|rtx(30\d|205)\d"),
   ("sm_87", r"(jetson)?orin"), ("sm_89", r"l40|l20|l2|rtx40\d\d|(rtx)?\d{3,4}ada"),
-  ("sm_90a", r"h100|h200|h800|h20"), ("sm_100a", r"b100|b200|gb200"), ("sm_103a", r"b300|gb300"),
-  ("sm_120a", r"rtx50\d\d|rtxpro\d000"),
+  ("sm_90a", r"g?h100|g?h200|h800|h20"), ("sm_100a", r"b100|b200|gb200"), ("sm_103a", r"b300|gb300"),
+  ("sm_120a", r"rtx50\d\d|rtxpro\d[05]00"),
 )  # fmt: skip
+#: A GeForce by its number.
+_NUMBER = re.compile(r"([345]0[5-9]0)(?!\d)")
 _DOTTED = re.compile(r"\s*(\d+)\.(\d)(a?)\s*")
 _SIZED = re.compile(r"sm(\d+a?)x(\d+)")
 _MOST_MULTIPROCESSORS = 1024
@@ -49,6 +51,7 @@ def get_target(name: str) -> Target:
   """
   said = _DOTTED.fullmatch(name)
   plain = f"sm{''.join(said.groups())}" if said else re.sub("^compute", "sm", _plain(name))
+  plain = _NUMBER.sub(r"rtx\1", plain, count=1) if _NUMBER.match(plain) else plain
   names = {_plain(t.name): t for t in TARGETS.values()} | {_plain(t.gpu): t for t in TARGETS.values()}
   if found := names.get(plain) or TARGETS.get(_ALSO.get(plain, "")):
     return found

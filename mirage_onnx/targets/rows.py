@@ -69,8 +69,8 @@ _ROWS = (
     l2_bytes=60 * 2**20, launch_us=0.95, ramp_us=1.75, stream_tbps=4.6, mma_tflops=780.0, l2_tbps=5.5,
     cycles_per_us=1700.0, published_tbps=4.8, published_tflops=989.0,
   ),
-  # The SXM module of 80 GB. ONNX Runtime's times on it are known, what predictions would choose was not
-  # timed there: nothing is chosen by them, and ``local`` times it.
+  # The SXM module of 80 GB. ONNX Runtime's times on it are known; which products predictions may choose is
+  # what the H200 says (``tune/other_gpu.py``).
   profile(
     "h100", "NVIDIA H100 80GB HBM3", _SM90A, 132,
     l2_bytes=50 * 2**20, launch_us=0.9, ramp_us=3.5, stream_tbps=3.17, mma_tflops=748.0, l2_tbps=5.5,

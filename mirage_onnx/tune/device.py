@@ -24,8 +24,9 @@ if TYPE_CHECKING:
   from mirage_onnx.codegen.cubin import Cubin
   from mirage_onnx.codegen.source import KernelSource
 
-#: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only.
-FLUSH_BYTES = 256 * 2**20
+#: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only. So many
+#: times a smaller L2 (6 MB of an A10, whose memory takes four times as long to read as much).
+FLUSH_BYTES, LEAST_FLUSH_BYTES, FLUSHED_L2S = 256 * 2**20, 64 * 2**20, 6
 #: Calls in a row that make one sample.
 CALLS = 8
 #: Flushes in front of what is timed: while they run the host puts the rest on the stream.
@@ -86,12 +87,12 @@ class PresentGpu:
 
     Not that of another GPU with the same instructions. None where there are no kernels for it.
     """
-    own = (t for t in TARGETS.values() if t.gpu == self.name and t.capability == self.capability)
-    if found := next((t for t in own if t.multiprocessors == self.multiprocessors), None):
-      return found
     architecture = architecture_of(self.capability)
     if architecture is None or self._lacks(architecture):
       return None
+    own = (t for t in TARGETS.values() if t.gpu == self.name and t.capability == self.capability)
+    if found := next((t for t in own if t.multiprocessors == self.multiprocessors), None):
+      return found
     found = of_size(architecture, self.multiprocessors)
     return replace(
       found,
@@ -198,9 +199,14 @@ def _soon_back() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-#: What is read to empty the L2: one for all threads of the process, of which one times at a time.
-_flush_at = list[int]()
+#: What is read to empty the L2, and its bytes: for all threads of the process, of which one times at a time.
+_flush_at = list[tuple[int, int]]()
 _one_flush = threading.Lock()
+
+
+def flush_bytes(target: Target) -> int:
+  """Of a read, the second of which leaves nothing of what was in the GPU's L2."""
+  return min(FLUSH_BYTES, max(LEAST_FLUSH_BYTES, FLUSHED_L2S * target.l2_bytes >> 20 << 20))
 
 
 class Gpu:
@@ -218,10 +224,11 @@ class Gpu:
     self._undo: list[Callable[[], object]] = []
     with _one_flush:
       if not _flush_at:
-        _flush_at.append(self.empty(FLUSH_BYTES))
-        _ok(d.cuMemsetD8Async(_flush_at[0], 1, FLUSH_BYTES, self.stream))
+        size = flush_bytes(target)
+        _flush_at.append((self.empty(size), size))
+        _ok(d.cuMemsetD8Async(_flush_at[0][0], 1, size, self.stream))
         self.wait()
-    self._flush_data = _flush_at[0]
+    self._flush_data, self._flush_size = _flush_at[0]
     self._flush_out = self.empty(4)
     self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
     self._flushed = self.capture(self._flush_twice)
@@ -345,7 +352,7 @@ class Gpu:
     return replay
 
   def _flush_twice(self) -> None:
-    count = FLUSH_BYTES // 16
+    count = self._flush_size // 16
     grid = (8 * self.target.multiprocessors, 1, 1)
     for _ in range(2):
       self.launch(self._flush, grid, 256, [self._flush_data, count, self._flush_out])

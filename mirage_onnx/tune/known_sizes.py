@@ -14,11 +14,11 @@ from functools import cache
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.program import Node, Program, symbols_of
-from mirage_onnx.target import Target
+from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
 from mirage_onnx.tune.baseline import Table, largest_elements, load_table, weight_product
 from mirage_onnx.tune.declared_sizes import Sizes, sizes_text
-from mirage_onnx.tune.other_gpu import MOST_ROWS, measured_like
+from mirage_onnx.tune.other_gpu import MOST_ROWS, known_like
 
 #: Why nothing is predicted on a GPU of which nobody has measured kernels.
 NO_KERNEL = "no kernel was measured"
@@ -48,10 +48,10 @@ class SizesFound:
 
 @cache
 def load_known(target: Target) -> SizesFound | None:
-  """What is known of ``target``, or of few rows on a GPU like it; None where nobody has measured either."""
+  """What is known of ``target``, or of few rows by a GPU like it; None where nobody has measured either."""
   path = table_path(f"{target.name}_known")
   if not path.is_file():
-    like = measured_like(target)
+    like = known_like(target)
     known = load_known(like) if like else None
     return known and known.of_rows(MOST_ROWS)
   data = json.loads(path.read_text())
@@ -77,6 +77,8 @@ class Unpredicted:
     if found is None:
       return None
     reason = f"{found[0]}: {found[1]} on {target.name}; --target local measures it"
+    if found[1].endswith(NO_KERNEL) and target.name not in TARGETS:
+      reason += f", --target {target.arch} predicts for the slowest row of its architecture"
     return Rejection("NOT_PREDICTED", reason, tuple(nodes))
 
 

@@ -120,6 +120,14 @@ def others_here() -> str:
   return f"kernels are chosen for GPU 0, {gpus[0]}, and {rest}: {VISIBLE} says which one is 0"
 
 
+def unused_here() -> str:
+  """Why a machine that has a GPU, or hides one, is not chosen for; empty where it has none."""
+  gpu = present_gpu()
+  if gpu is not None and gpu.target is None:
+    return f"the GPU here is {gpu}, for which there are no kernels: {gpu.why_none}"
+  return no_gpu() if gpu is None and VISIBLE in os.environ else ""
+
+
 def _nvrtc_major() -> int:
   """Of the compiler that makes the kernels: an older driver loads nothing of a newer major version."""
   if (found := chosen()) is not None:

@@ -4,7 +4,7 @@ One thread of one process uses the GPU at a time (``machine.gpu_alone``), so tha
 side by side: what is compiled for one leaves the GPU to another. Every arm is a CUDA-graph replay on one
 stream, ONNX Runtime's run too, which is captured like ours: its own replay waits for the GPU, and that wait
 would be charged to it.
-A time is T(flush + arm) - T(flush) with a flush of two clean reads of 256 MB, all arms interleaved
+A time is T(flush + arm) - T(flush) with a flush of two clean reads of many times its L2, all arms interleaved
 (``Gpu.time_us``). The times that count are of kernels that agreed with a float64 oracle on hard inputs
 (``hard_inputs.py``) before. What was measured is kept (``kept_bench.py``).
 """

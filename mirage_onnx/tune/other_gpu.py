@@ -1,9 +1,10 @@
-"""Predictions for a GPU that nobody has measured: what was measured on another one, scaled and doubted.
+"""Predictions for a GPU on which our kernels were not measured: what another one's say, doubted.
 
-ONNX Runtime's times on the measured GPU are scaled by the least of the ratios of bandwidth, tensor cores and
-lanes: none of its kernels is slower by less, so a region never looks more worth replacing than it is. One
-thing is certain beside that: a product with a weight reads the weight. Only products of few rows are
-predicted, whose time on every GPU is reading, and a region has to win by ``LEAST_MARGIN``.
+Only products of few rows are predicted, whose time on every GPU is reading, and a region has to win by
+``LEAST_MARGIN``. Where ONNX Runtime's times were not measured either, those on the measured GPU are scaled
+by the least of the ratios of bandwidth, tensor cores and lanes: none of its kernels is slower by less, so a
+region never looks more worth replacing than it is. One thing is certain beside that: a product with a weight
+reads the weight.
 """
 
 from mirage_onnx.target import TARGETS, Rated, Target
@@ -21,9 +22,17 @@ def measured_like(target: Target) -> Target | None:
   return None
 
 
+def known_like(target: Target) -> Target | None:
+  """The GPU whose kernels say what is predicted for ``target``, which has rates or times of its own.
+
+  None where it is measured itself, or of an architecture and a size only.
+  """
+  return TARGETS.get(target.ranked_by) if target.name in TARGETS or target.table else None
+
+
 def least_margin(target: Target, margin: float) -> float:
   """The margin by which a prediction for ``target`` has to win, where ``margin`` is asked for."""
-  return margin if measured_like(target) is None else max(margin, LEAST_MARGIN)
+  return margin if known_like(target) is None else max(margin, LEAST_MARGIN)
 
 
 def scaled_us(us: float, measured: Target, target: Target) -> float:

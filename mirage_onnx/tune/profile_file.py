@@ -2,8 +2,7 @@
 
 The file says of which GPU it is, and on what it was measured; it is read strictly and has a hash of itself.
 Rates that no such GPU can have are refused. Where it says what ONNX Runtime's operators take there, choices
-for a GPU that is not here are made as for a measured one; files of older versions do not, and keep the margin
-of its row.
+for a GPU that is not here are made by these times; by files of older versions, which do not, as by its row.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ LEAST_AT_ONCE, MOST_AT_ONCE, CORES = 2, 4, 3
 FAIR, LEAST_S = 4.0, 5.0
 #: Seconds that are left for the last look at what is the fastest.
 LAST_S = 1.0
+#: Of the time that is left, the choice's: what it chooses has to be compiled.
+CHOOSING_SHARE = 0.5
 
 
 def realise(
@@ -113,7 +115,8 @@ def realise(
     live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
     before, prices = prices, [_price_us(c, o, margin, doubted) for c, o in live]
     if prices != before:  # else they are the same candidates: nothing was refused
-      picked = choose(program, [c for c, _ in live], prices, node_us, alone, ends.at, kept=solutions)
+      until = time.monotonic() + CHOOSING_SHARE * ends.seconds_left
+      picked = choose(program, [c for c, _ in live], prices, node_us, alone, until, kept=solutions)
     chosen = tuple(live[i] for i in picked)
     if doubts := _doubts(program, chosen, node_us, margin) - doubted:
       doubted |= doubts

@@ -48,6 +48,16 @@ def test_what_does_not_fit_or_compile_is_wrong_and_what_spills_is_not():
   assert code == "COMPILE_FAILED" and why
 
 
+def test_what_is_too_much_to_run_reduced_runs_with_small_numbers(monkeypatch):
+  monkeypatch.setattr(every_gpu.emulated, "MOST_WORK", 1)
+  row = every_gpu.golden("sm_86", "residual_rmsnorm")
+  for which in ("searched", "golden"):
+    assert row[which]["ran"] == "never ran" and row[which]["small"] == "" and "not_run" not in row[which]
+  monkeypatch.setattr(every_gpu, "complaint_of", lambda *program: "x is off")
+  row = every_gpu.golden("sm_86", "residual_rmsnorm") | {"job": ("golden", "sm_86", "residual_rmsnorm")}
+  assert sum("x is off" in w for w in every_gpu.wrong_of(row)) == 2
+
+
 @pytest.mark.parametrize("kind", ["random", "slow"])
 def test_both_kinds_are_of_the_same_source(kind):
   assert every_gpu.made_by(kind) == every_gpu.source_digest(*dict.fromkeys(every_gpu.SOURCES["random"]))

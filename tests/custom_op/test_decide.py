@@ -38,6 +38,10 @@ def test_domains_of_the_gpu_itself(native, target):
     ({"driver_error": "cannot open"}, "cannot open"),
     ({"devices": 0}, "the driver has no CUDA device"),
     ({"major": 7, "minor": 5}, "there are no kernels for compute capability 7.5"),
+    (
+      {"major": 7, "minor": 5, "name": "Tesla T4"},
+      "there are no kernels for compute capability 7.5, Tesla T4",
+    ),
     ({"major": 9, "minor": 1}, "there are no kernels for compute capability 9.1"),
   ],
 )

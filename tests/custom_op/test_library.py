@@ -115,7 +115,8 @@ def test_default_mode_follows_the_providers(models, monkeypatch, providers, avai
     "mirage_onnx.custom_op.session.register",
     lambda options, *, ep, driver: seen.append((ep, driver)),
   )
-  monkeypatch.setattr(ort, "InferenceSession", lambda *a, **k: type("Session", (), {})())
+  session = type("Session", (), {"get_providers": lambda self: CPU})
+  monkeypatch.setattr(ort, "InferenceSession", lambda *a, **k: session())
   InferenceSession(models.add(), providers=providers)
   assert seen == ([("auto", None)] if expected else [])
 

@@ -81,8 +81,27 @@ def test_model_for_another_gpu_runs_the_body(models, vectors, driver, driver_log
     assert launches(session) == {"node0": 1}
 
 
+def test_a_line_says_that_no_kernel_is_for_this_gpu(models, vectors, driver, monkeypatch):
+  monkeypatch.setenv("STANDIN_CC", "80")
+  monkeypatch.setenv("STANDIN_NAME", "NVIDIA A100-SXM4-80GB")
+  with pytest.warns(RuntimeWarning) as warned:
+    session = InferenceSession(models.add(), providers=CPU, ep="host", driver=driver)
+  (line,) = (str(w.message) for w in warned)
+  assert "(device 0 is sm80, NVIDIA A100-SXM4-80GB; the model has kernels for sm90a): the original" in line
+  assert_adds(session, vectors)
+
+
+@pytest.mark.parametrize(("ep", "capability"), [("host", "90"), ("cuda", "80"), ("none", "80")])
+@pytest.mark.filterwarnings("error")
+def test_no_line_where_kernels_run_or_none_was_meant_to(models, driver, monkeypatch, ep, capability):
+  """A session without the CUDA provider expects none."""
+  monkeypatch.setenv("STANDIN_CC", capability)
+  assert InferenceSession(models.add(), providers=CPU, ep=ep, driver=driver)
+
+
 def test_model_of_a_later_plan_version_runs_the_body(models, vectors, driver):
-  session = hosted(models.add(domain="ai.mirage.v2.sm90a"), driver)
+  with pytest.warns(RuntimeWarning, match=r"device 0 is sm90a; .* kernels for ai\.mirage\.v2\.sm90a"):
+    session = hosted(models.add(domain="ai.mirage.v2.sm90a"), driver)
   assert_adds(session, vectors)
   assert launches(session) == {"node0": 0}
 

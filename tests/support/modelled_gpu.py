@@ -5,12 +5,13 @@ from contextlib import contextmanager
 import numpy as np
 
 from mirage_onnx.target import H100
+from mirage_onnx.tune.device import AHEAD, CALLS, flush_bytes
 
 
 class ModelledGpu:
   """``launch_us`` a launch, and the bytes, products or barriers of the kernels of ``tune``.
 
-  ``mma``: TFLOP/s of tensor cores by the operands' type.
+  ``mma``: TFLOP/s of tensor cores by the operands' type. ``seconds``: that it was busy, with what empties L2.
   """
 
   def __init__(
@@ -18,7 +19,7 @@ class ModelledGpu:
   ):
     self.launch_us, self.ramp_us, self.rate, self.target = launch_us, ramp_us, tbps * 1e6, target
     self.l2_rate, self.mma, self.barrier_us = l2_tbps * 1e6, mma or {"f16": 500.0, "bf16": 510.0}, barrier_us
-    self.rng, self.work, self.left = np.random.default_rng(1), [], 0
+    self.rng, self.work, self.left, self.seconds = np.random.default_rng(1), [], 0, 0.0
 
   @contextmanager
   def scope(self):
@@ -65,4 +66,9 @@ class ModelledGpu:
     return lambda: took
 
   def time_us(self, arms, samples):
+    calls = len(arms) * (samples + 1) * CALLS
+    flushes = (calls + (samples + 1) * CALLS) * (1 + AHEAD / CALLS)
+    self.seconds += 1e-6 * (
+      flushes * 2 * flush_bytes(self.target) / self.rate + calls * np.mean([arm() for arm in arms])
+    )
     return np.array([[arm() * self.rng.normal(1, 0.002) for _ in range(samples)] for arm in arms])

@@ -27,6 +27,7 @@ def test_every_row_by_its_name_and_by_the_drivers(target):
     ("sm_90a", "h100-pcie"), ("sm_100", "b200"), ("sm_103a", "b300"), ("sm_120", "rtx5090"),
     ("compute_86", "a10"), ("8.9", "l4"), ("12.0", "rtx5090"), ("9.0a", "h100-pcie"),
     ("A100 SXM 40GB", "a100-40gb"), ("H100-SXM5-80GB", "h100"), ("H200 SXM", "h200"),
+    ("4090", "rtx4090"), ("5090", "rtx5090"), ("GeForce 3090", "rtx3090"),
   ],
 )  # fmt: skip
 def test_other_spellings(said, name):
@@ -46,7 +47,7 @@ def test_a_gpu_of_an_architecture_has_its_limits_and_a_share_of_its_rates(arch):
 @pytest.mark.parametrize(
   "said",
   ["T4", "Tesla T4", "V100", "P100", "K80", "sm_75", "7.5", "SM70", "RTX 2080 Ti", "GTX 1660",
-   "Quadro RTX 8000", "TITAN RTX", "RTX 6000"],
+   "Quadro RTX 8000", "TITAN RTX", "RTX 6000", "T1000", "NVIDIA T400 4GB", "GeForce MX450"],
 )  # fmt: skip
 def test_older_ones_are_told_so(said):
   with refused("TARGET_UNKNOWN") as error:
@@ -65,7 +66,8 @@ def test_older_ones_are_told_so(said):
     ("NVIDIA RTX 2000 Ada Generation", "sm_89"), ("RTX 500 Ada", "sm_89"), ("RTX 4500 Ada", "sm_89"),
     ("NVIDIA H100 NVL", "sm_90a"), ("H20", "sm_90a"),
     ("GB200", "sm_100a"), ("GB300", "sm_103a"), ("RTX 5080", "sm_120a"),
-    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "sm_120a"),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "sm_120a"), ("RTX PRO 4500", "sm_120a"),
+    ("NVIDIA GH200 144G HBM3e", "sm_90a"), ("4080 SUPER", "sm_89"), ("3090 Ti", "sm_86"),
   ],
 )  # fmt: skip
 def test_one_without_a_row_is_told_its_architecture(said, arch):
@@ -91,6 +93,7 @@ def test_one_without_a_row_is_told_its_architecture(said, arch):
     "sm_86x0",
     "sm_86x4096",
     "sm_75x40",
+    "40900",
     "a100,h200",
     "x" * 400,
   ],

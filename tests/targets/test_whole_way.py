@@ -9,7 +9,9 @@ from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.targets import get_target
 
 
-@pytest.mark.parametrize("name", ["A100", "rtx 3090", "orin", "L4", "sm_90", "b200", "b300", "rtx5090"])
+@pytest.mark.parametrize(
+  "name", ["A100", "H100", "rtx 3090", "orin", "L4", "sm_90", "b200", "b300", "rtx5090"]
+)
 def test_a_model_for(name):
   net = Net(seed=1)
   x = net.input(8, 48)

@@ -10,7 +10,7 @@ from small_models import Net
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.target import H200
-from mirage_onnx.targets import table_path
+from mirage_onnx.targets import get_target, table_path
 from mirage_onnx.tune.baseline import load_table
 from mirage_onnx.tune.known_sizes import Unpredicted, load_known, unpredicted_at
 
@@ -143,3 +143,20 @@ def test_a_dynamic_dimension_counts_at_its_largest_declared_size():
   text = reasons(1, 2 * ROWS)["NOT_PREDICTED"]
   assert f"at batch={2 * ROWS}: " in text and "batch=1:" not in text
   assert "NOT_PREDICTED" not in reasons(1, ROWS)
+
+
+def test_what_a_gpu_without_a_row_can_do():
+  """Its architecture predicts, where it does not: the refusal says so."""
+  net = Net(np.float16)
+  net.weight = lambda *shape: net.constant(np.zeros(shape, np.float16))
+  product = net.MatMul(net.input(1, K), net.weight(K, K))
+  for name, more in (("sm_86x46", True), ("sm_90ax60", True), ("sm_86", False)):
+    target = get_target(name)
+    program, every = found(net, product, target=target)
+    refused = every.refusal([n.name for n in program.nodes], target)
+    assert (refused is not None) == more
+    if refused:
+      assert refused.reason.endswith(
+        f"--target {target.arch} predicts for the slowest row of its architecture"
+      )
+      assert get_target(target.arch).arch == target.arch

@@ -135,5 +135,35 @@ def test_gpus_of_different_kinds(present):
   assert "chosen for GPU 0, NVIDIA H200" in text and "1 is NVIDIA GeForce RTX 3060" in text
   assert "CUDA_VISIBLE_DEVICES" in text and "\n" not in text
   said = []
-  mirage_onnx.api._warn_of_others(said.append)
+  mirage_onnx.api._warn_of_gpus(said.append, H200, measure=True)
   assert said == [events.Warned(text)]
+
+
+@pytest.mark.parametrize(
+  ("gpus", "shown", "line"),
+  [
+    (
+      (fake_driver.T4,),
+      None,
+      "the GPU here is Tesla T4 (sm_75, 40 multiprocessors), for which there are no kernels: "
+      "kernels need sm_80",
+    ),
+    ((("a later one", (13, 0), 200, 227 * 1024),), None, "an architecture without a row (docs/adding.md)"),
+    ((), "", "there is no usable GPU here (CUDA_VISIBLE_DEVICES is '', which may hide it)"),
+    ((), None, ""),
+  ],
+)
+def test_a_gpu_that_is_not_used_without_a_target(present, monkeypatch, tmp_path, gpus, shown, line):
+  """The run is by prediction then, and says so in one line; with a target named nobody asks."""
+  present(*gpus)
+  if shown is not None:
+    monkeypatch.setenv(local.VISIBLE, shown)
+  said = []
+  keep = lambda e: said.append(e.text) if isinstance(e, events.Warned) else None  # noqa: E731
+  for target in (None, "h200"):
+    mirage_onnx.optimize("models/rmsnorm_linear.onnx", None, target=target, budget_s=1, emit=keep)
+  if not line:
+    assert not said
+    return
+  (text,) = said
+  assert line in text and text.endswith("; kernels are chosen by prediction, for h200") and "\n" not in text

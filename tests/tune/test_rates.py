@@ -37,6 +37,17 @@ def test_the_rates_of_a_model_are_found(compiled, launch, ramp, tbps):
   assert {r.how.split(", ", 1)[1] for r in found.reads} == {"512 threads, 4 blocks per multiprocessor"}
 
 
+@pytest.mark.parametrize("tbps", [0.2, 0.3, 0.6, 3.0])
+def test_where_memory_is_slow_there_is_time_for_operators(compiled, monkeypatch, tbps):
+  """An Orin, an L4, an A10: what empties their L2 takes 1 to 3 ms, and half of the time is the table's."""
+  gpu, asked = ModelledGpu(0.9, 3.0, tbps), []
+  monkeypatch.setattr(rates.time, "monotonic", lambda: gpu.seconds)
+  found = measure_rates(gpu, lambda gpu: 1e4, lambda gpu, end: asked.append(end - gpu.seconds) or TABLE)
+  assert asked[0] > 25 and found.stream_tbps == pytest.approx(tbps, rel=0.02)
+  assert [r.mb for r in found.reads] == list(rates.SIZES_MB)[-len(found.reads) :]
+  assert len(found.reads) >= (len(rates.SIZES_MB) if tbps > 0.3 else rates.LEAST_READS)
+
+
 def test_the_texts_compile():
   from mirage_onnx.codegen.compile import compile_cubin
 

@@ -1,12 +1,14 @@
 """Which regions a prediction chooses: what a region must win by, and against what."""
 
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from small_models import Net
 
+from mirage_onnx.deadline import Ends
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.target import H200
@@ -91,6 +93,31 @@ def test_regions_that_save_the_same_stay_in_order(monkeypatch):
   place = {n.name: i for i, n in enumerate(program.nodes)}
   at = [min(place[n] for n in c.nodes) for c, _ in chosen]
   assert len(at) == 12 and at == sorted(at)
+
+
+def test_what_is_chosen_has_time_to_be_compiled(monkeypatch):
+  """A choice that takes all its time (many regions of the same gain) had left none: all were late."""
+  net = Net(seed=3, opset=18)
+  model = net.model(net.Exp(net.Tanh(net.input(4, 64))))
+  loaded = load_model(model)
+  program = import_model(loaded)
+  monkeypatch.setattr(realise, "tuned", lambda _, o, *rest, **more: compiled(o))
+  choose, asked = realise.choose, []
+
+  def slow(*given, **more):
+    time.sleep(max(0.0, given[-1] - time.monotonic()))
+    asked.append(given[-1])
+    return choose(*given[:-1], **more)
+
+  monkeypatch.setattr(realise, "choose", slow)
+  (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
+  outcome = Outcome(candidate.region, (candidate,), 40.0, SimpleNamespace(candidates=[offered(2.0)]))  # type: ignore[arg-type]
+  ends = Ends(time.monotonic() + 6)
+  chosen, _ = realise.realise(
+    loaded, program, {candidate.region.key: outcome}, dict.fromkeys(candidate.nodes, 20.0), H200,
+    margin=0.2, measure=False, tries=1, ends=ends,
+  )  # fmt: skip
+  assert asked and len(chosen) == 1 and not ends.over
 
 
 def test_instances_are_checked_as_soon_as_a_region_was_timed(monkeypatch):
