@@ -37,7 +37,7 @@ class FileRange:
 
 
 @dataclass(slots=True)
-class Piece:
+class Stretch:
   """``content`` lies at ``offset`` of the data file, where ``tensors`` find it. A tensor: its own bytes."""
 
   offset: int
@@ -51,7 +51,7 @@ class DataParts:
 
   def __init__(self, folder: Path | None) -> None:
     self._folder = folder
-    self._parts: list[Piece] = []
+    self._parts: list[Stretch] = []
 
   @property
   def size_bytes(self) -> int:
@@ -65,7 +65,7 @@ class DataParts:
         MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
     """
     assert self._folder is not None
-    found: dict[FileRange, Piece] = {}
+    found: dict[FileRange, Stretch] = {}
     for tensor in all_tensors(model):
       if uses_external_data(tensor) and not is_turned(tensor):
         place = FileRange(*place_of(tensor, self._folder))
@@ -94,9 +94,9 @@ class DataParts:
         length = place_of(made.source, self._folder)[2]
         self._add(length, made).tensors.append(tensor)
 
-  def _add(self, length: int, content: FileRange | Turned | onnx.TensorProto) -> Piece:
+  def _add(self, length: int, content: FileRange | Turned | onnx.TensorProto) -> Stretch:
     end = self.size_bytes
-    self._parts.append(Piece(end + -end % ALIGN_BYTES, length, content))
+    self._parts.append(Stretch(end + -end % ALIGN_BYTES, length, content))
     return self._parts[-1]
 
   def write(self, stream: BinaryIO) -> None:
