@@ -16,6 +16,16 @@ if TYPE_CHECKING:
   import onnxruntime as ort
 
 
+#: Operators that divide by the root of a mean of squares, which none of their outputs shows: how many of
+#: their first inputs are summed before.
+_NORMS = {
+  "LayerNormalization": 1, "RMSNormalization": 1, "SimplifiedLayerNormalization": 1,
+  "SkipLayerNormalization": 2, "SkipSimplifiedLayerNormalization": 2, "GroupNormalization": 1,
+  "GroupNorm": 1, "SkipGroupNorm": 1, "InstanceNormalization": 1, "MeanVarianceNormalization": 1,
+  "LpNormalization": 1,
+}  # fmt: skip
+
+
 class Defined:
   """The original as its types define it, in fp32 (``widen.rounded``), opened when it is first run.
 
@@ -32,7 +42,8 @@ class Defined:
     """Whether every output is finite; without 16-bit floats, also what it is made of.
 
     A sum of squares that overflows and then divides leaves zeros, of which nothing can be told: kernels
-    add in fp32 as such an original does, but not in its order. -inf is what masks are made of.
+    add in fp32 as such an original does, but not in its order. That of a norm in one node counts, too. -inf
+    is what masks are made of.
     """
     found = self.run(feeds)
     if not found or not all(np.isfinite(x).all() for x in found.values() if x.dtype.kind in "fV"):
@@ -62,6 +73,7 @@ class Defined:
     known, inner = {o.name for o in file.proto.graph.output}, onnx.ModelProto()
     inner.CopyFrom(file.proto)
     names = dict.fromkeys(o for n in inner.graph.node for o in n.output if o and o not in known)
+    names |= dict.fromkeys(_with_squares(inner.graph))
     inner.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
     return open_plain(inner, file.external_folder)
 
@@ -70,3 +82,18 @@ class Defined:
     if is_too_wide(file.proto) or not has_halves(file.proto):
       return None
     return open_plain(rounded(file.proto, file.folder), file.external_folder)
+
+
+def _with_squares(graph: onnx.GraphProto) -> list[str]:
+  """Let a graph say the sum of the squares of what its norms read; returns the names of the sums."""
+  made: list[onnx.NodeProto] = []
+  for k, node in enumerate(graph.node):
+    read = list(node.input[: _NORMS.get(node.op_type, 0)])
+    if not read:
+      continue
+    if len(read) > 1:
+      made.append(onnx.helper.make_node("Add", read, [f"mirage norm {k} sum"]))
+      read = [f"mirage norm {k} sum"]
+    made.append(onnx.helper.make_node("ReduceSumSquare", read, [f"mirage norm {k}"], keepdims=0))
+  graph.node.extend(made)
+  return [n.output[0] for n in made]

@@ -31,6 +31,28 @@ def test_sums_that_overflow_inside():
   assert not y.any()
 
 
+def one_node(operator):
+  """A norm that is one node, behind a sum."""
+  net = Net(np.float32, seed=1, opset=23)
+  x, y = net.input(8, 64), net.input(8, 64)
+  gamma, beta = net.weight(64), net.weight(64)
+  if operator == "SkipLayerNormalization":
+    return net.model(getattr(net, operator)(x, y, gamma, beta, domain="com.microsoft")), (x, y)
+  more = (beta,) if operator == "LayerNormalization" else ()
+  return net.model(getattr(net, operator)(net.Add(x, y), gamma, *more)), (x, y)
+
+
+@pytest.mark.parametrize("operator", ["LayerNormalization", "RMSNormalization", "SkipLayerNormalization"])
+def test_squares_that_overflow_within_a_node(operator):
+  """Its output is finite all the same: a variance that overflows leaves the shift."""
+  model, names = one_node(operator)
+  found = defined(model)
+  values = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+  for size, finite in ((1.0, True), (1e17, True), (1e20, False), (1e36, False), (1e-30, True)):
+    assert found(dict.fromkeys(names, values * np.float32(size))) is finite
+  assert all(np.isfinite(y).all() for y in found.run(dict.fromkeys(names, values * 1e20)).values())
+
+
 def test_masks_are_finite():
   net = Net(np.float32)
   x, m = net.input(4, 8), net.input(4, 8)
