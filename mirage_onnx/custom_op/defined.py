@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import open_plain, run_session
@@ -39,7 +40,7 @@ class Defined:
     self._opened = self._inner_opened = False
 
   def __call__(self, feeds: Mapping[str, np.ndarray]) -> bool:
-    """Whether every output is finite; without 16-bit floats, also what it is made of.
+    """Whether every output is finite; of fp32 and bfloat16, also what it is made of.
 
     A sum of squares that overflows and then divides leaves zeros, of which nothing can be told: kernels
     add in fp32 as such an original does, but not in its order. That of a norm in one node counts, too. -inf
@@ -53,7 +54,7 @@ class Defined:
     if self._inner is None:
       return True
     names = [o.name for o in self._inner.get_outputs() if o.type in ("tensor(float)", "tensor(double)")]
-    return not names or all((x < np.inf).all() for x in self._inner.run(names, dict(feeds)))
+    return not names or all((x < np.inf).all() for x in self._inner.run(names, widened_values(feeds)))
 
   def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs; in fp32, if they are of 16 bits."""
@@ -66,12 +67,21 @@ class Defined:
     return widened_values(run_session(self._left, feeds))
 
   def _open_inner(self) -> ort.InferenceSession | None:
-    """The original with all that the nodes of its graph make as outputs."""
+    """The original with all that the nodes of its graph make as outputs.
+
+    One of bfloat16, which goes as far as fp32, as it is by its definition. None of fp16: it ends before.
+    """
     file = ModelFile.read(self._model)
-    if self._left is None or is_too_wide(file.proto) or has_halves(file.proto):
+    if (self._left is None and not has_halves(file.proto)) or is_too_wide(file.proto):
       return None
-    known, inner = {o.name for o in file.proto.graph.output}, onnx.ModelProto()
-    inner.CopyFrom(file.proto)
+    inner = onnx.ModelProto()
+    if has_halves(file.proto):
+      if TensorProto.FLOAT16 in _kinds(file.proto):
+        return None
+      inner = rounded(file.proto, file.folder)
+    else:
+      inner.CopyFrom(file.proto)
+    known = {o.name for o in inner.graph.output}
     names = dict.fromkeys(o for n in inner.graph.node for o in n.output if o and o not in known)
     names |= dict.fromkeys(_with_squares(inner.graph))
     inner.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
@@ -82,6 +92,13 @@ class Defined:
     if is_too_wide(file.proto) or not has_halves(file.proto):
       return None
     return open_plain(rounded(file.proto, file.folder), file.external_folder)
+
+
+def _kinds(model: onnx.ModelProto) -> set[int]:
+  """The element types of inputs, outputs and weights."""
+  graph = model.graph
+  kinds = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
+  return kinds | {t.data_type for t in graph.initializer}
 
 
 def _with_squares(graph: onnx.GraphProto) -> list[str]:

@@ -1,5 +1,6 @@
 """Up to where a model of fp32 is a measure: what it adds up inside must not overflow either."""
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +9,7 @@ from small_models import Net
 from mirage_onnx import api
 from mirage_onnx.custom_op.defined import Defined
 from mirage_onnx.custom_op.model_run import How, open_session
+from mirage_onnx.custom_op.widen import widened
 
 
 def defined(model):
@@ -51,6 +53,15 @@ def test_squares_that_overflow_within_a_node(operator):
   for size, finite in ((1.0, True), (1e17, True), (1e20, False), (1e36, False), (1e-30, True)):
     assert found(dict.fromkeys(names, values * np.float32(size))) is finite
   assert all(np.isfinite(y).all() for y in found.run(dict.fromkeys(names, values * 1e20)).values())
+
+
+def test_bfloat16_goes_as_far_as_fp32():
+  kinds = {onnx.TensorProto.FLOAT: onnx.TensorProto.BFLOAT16}
+  for model, *names in (product(), (one_node("LayerNormalization")[0], *one_node("LayerNormalization")[1])):
+    found = Defined(widened(model, None, kinds).SerializeToString())  # onnxruntime runs none on the CPU
+    values = np.random.default_rng(0).standard_normal((8, 64))
+    for size, finite in ((1.0, True), (1e17, True), (1e20, False), (1e-30, True)):
+      assert found(dict.fromkeys(names, (values * size).astype(ml_dtypes.bfloat16))) is finite
 
 
 def test_masks_are_finite():
