@@ -15,6 +15,7 @@ KINDS = {
   "verdicts": "programs that are safe with given weights",
   "choices": "choices of regions, proven the best",
   "checks": "written models that ran as their originals",
+  "data": "weights' files that were written, by what is in them",
   "measurements": "what was timed and checked on a GPU",
   "rates": "rates of a GPU, from calibrate",
   "emulator": "kernels that g++ built, and what they gave",

@@ -12,7 +12,7 @@ def test_kinds_are_the_folders_that_are_written(monkeypatch, tmp_path):
   monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
   kept = {
     cache_folder(kind)
-    for kind in "results structures checks choices cubins measurements verdicts rates".split()
+    for kind in "results structures checks data choices cubins measurements verdicts rates".split()
   } | {toolchain.cache_folder()}
   assert kept == {tmp_path / kind for kind in KINDS}
 

@@ -2,12 +2,12 @@
 
 A whole model's predicted gain is its speedup less 1. ``REALISED`` is the least and the most of it that models
 of real size had when they were timed on an H200 (bench/results/h200/whole.jsonl, predicted by the tables of
-then, and by those of 2026-11-26, ``bench/predictions.py``). It is a range of so many models, not an interval
-of confidence; for another GPU nothing better is known.
+2026-11-26). It is a range of so many models, not an interval of confidence; for another GPU nothing better is
+known.
 """
 
 #: Shares of the predicted gain, and how many models they are of.
-REALISED, MODELS = (0.31, 1.25), 12
+REALISED, MODELS = (0.47, 0.97), 12
 
 
 def speedup_band(before_us: float, after_us: float) -> tuple[float, float] | None:

@@ -21,11 +21,16 @@ from mirage_onnx.rewrite.external import written_parts
 _PIECE_BYTES = 1 << 20
 _ZEROS = bytes(_PIECE_BYTES)
 #: 64 bits: a name against accidents, no signature.
-_DIGITS = 16
+DIGITS = 16
 
 
-def data_name(target: Path, data: Path) -> str:
-  """The name that data, still under another one, gets beside the model ``target``.
+def data_path(target: Path, digits: str) -> Path:
+  """Where data lies beside the model ``target``."""
+  return target.with_name(f"{target.name}.{digits}.data")
+
+
+def data_digits(data: Path) -> str:
+  """What the name of data, still under another one, will say of its content.
 
   Where the file system keeps holes they are not read, and they are the zeros that they stand for.
 
@@ -43,7 +48,7 @@ def data_name(target: Path, data: Path) -> str:
           found.update(at.to_bytes(8, "little"))
           found.update(piece)
         done = at + _PIECE_BYTES
-  return f"{target.name}.{found.hexdigest()[:_DIGITS]}.data"
+  return found.hexdigest()[:DIGITS]
 
 
 def temporary(path: Path) -> Path:
@@ -75,7 +80,7 @@ def remove_leftovers(target: Path, source: Path | None = None) -> None:
 
 
 def _data_files(target: Path) -> list[Path]:
-  pattern = re.compile(re.escape(target.name) + rf"\.[0-9a-f]{{{_DIGITS}}}\.data")
+  pattern = re.compile(re.escape(target.name) + rf"\.[0-9a-f]{{{DIGITS}}}\.data")
   return [p for p in _listed(target.parent) if pattern.fullmatch(p.name)]
 
 

@@ -1,4 +1,4 @@
-"""External data: where tensors outside the model file lie, and how they move to another file."""
+"""External data: where tensors outside the model file lie, and how their bytes come to another file."""
 
 import errno
 import os
@@ -6,17 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import onnx
-from onnx import numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import check_stored
-from mirage_onnx.rewrite.turned import is_turned, location_of, turned_of
+from mirage_onnx.rewrite.turned import location_of
 
-#: Alignment in a data file: a page, so that a tensor can be memory-mapped.
-ALIGN_BYTES = 4096
 _CHUNK_BYTES = 1 << 26
 #: How ``copy_file_range`` says that two files cannot be copied in the kernel.
 _NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
@@ -59,22 +55,6 @@ def data_files(model: onnx.ModelProto, folder: Path) -> set[Path]:
   return {Path(os.path.realpath(folder / location)) for location in locations}
 
 
-def copy_external(model: onnx.ModelProto, location: str, stream: BinaryIO, folder: Path) -> None:
-  """Append all external data of a model from ``folder`` to ``stream`` and refer to that.
-
-  Raises:
-      MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
-  """
-  written: dict[tuple[Path, int, int], int] = {}
-  for tensor in all_tensors(model):
-    if uses_external_data(tensor) and not is_turned(tensor):
-      place = source, start, length = _place(tensor, folder)
-      if place not in written:
-        written[place] = _align(stream)
-        _stream(source, start, length, stream)
-      _refer(tensor, location, written[place], length)
-
-
 def load_external(model: onnx.ModelProto, folder: Path) -> None:
   """Take all external data of a model into it.
 
@@ -83,7 +63,7 @@ def load_external(model: onnx.ModelProto, folder: Path) -> None:
   """
   for tensor in all_tensors(model):
     if uses_external_data(tensor):
-      source, start, length = _place(tensor, folder)
+      source, start, length = place_of(tensor, folder)
       with source.open("rb") as file:
         file.seek(start)
         tensor.raw_data = file.read(length)
@@ -91,49 +71,7 @@ def load_external(model: onnx.ModelProto, folder: Path) -> None:
       tensor.ClearField("data_location")
 
 
-def move_inline(tensors: Iterable[onnx.TensorProto], location: str, stream: BinaryIO) -> None:
-  """Append the data of tensors to ``stream`` and refer to that; text stays."""
-  for tensor in tensors:
-    if tensor.data_type == onnx.TensorProto.STRING:
-      continue
-    if not tensor.HasField("raw_data"):
-      tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
-    offset = _align(stream)
-    length = stream.write(tensor.raw_data)
-    tensor.ClearField("raw_data")
-    _refer(tensor, location, offset, length)
-
-
-def write_turned(tensors: Iterable[onnx.TensorProto], location: str, stream: BinaryIO, folder: Path) -> None:
-  """Append the copies that tensors say (``turned.py``) to ``stream``, in blocks, and refer to them.
-
-  Raises:
-      MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
-  """
-  for tensor in tensors:
-    if (made := turned_of(tensor)) is not None:
-      offset = _align(stream)
-      length = sum(stream.write(block.reshape(-1).view(np.uint8).data) for block in made.blocks(folder))
-      _refer(tensor, location, offset, length)
-
-
-def rename_location(model: onnx.ModelProto, old: str, new: str) -> None:
-  """Let all tensors that refer to the file ``old`` refer to ``new``."""
-  for tensor in all_tensors(model):
-    if uses_external_data(tensor):
-      for entry in tensor.external_data:
-        if (entry.key, entry.value) == ("location", old):
-          entry.value = new
-
-
-def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-  del tensor.external_data[:]
-  tensor.data_location = onnx.TensorProto.EXTERNAL
-  for key, value in (("location", location), ("offset", offset), ("length", length)):
-    tensor.external_data.add(key=key, value=str(value))
-
-
-def _place(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
+def place_of(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
   """File, offset and length of external data."""
   check_stored(tensor, folder)
   info = ExternalDataInfo(tensor)
@@ -143,7 +81,7 @@ def _place(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
   return path, start, length
 
 
-def _stream(source: Path, start: int, length: int, stream: BinaryIO) -> None:
+def append_range(source: Path, start: int, length: int, stream: BinaryIO) -> None:
   """Append bytes of a file in the kernel: shared where the file system can, holes stay holes."""
   stream.flush()
   out, at = stream.fileno(), stream.tell()
@@ -186,10 +124,3 @@ def _copy(source: int, begin: int, target: int, at: int, count: int) -> int:
     if error.errno not in _NOT_IN_KERNEL:
       raise
   return os.pwrite(target, os.pread(source, count, begin), at)
-
-
-def _align(stream: BinaryIO) -> int:
-  offset = stream.tell()
-  padding = -offset % ALIGN_BYTES
-  stream.write(bytes(padding))
-  return offset + padding

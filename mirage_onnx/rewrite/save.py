@@ -22,17 +22,10 @@ from google.protobuf.message import EncodeError
 from onnx.external_data_helper import uses_external_data
 
 from mirage_onnx.errors import MirageError, Rejection
-from mirage_onnx.rewrite.data_file import data_name, remove_leftovers, temporary
-from mirage_onnx.rewrite.external import (
-  all_tensors,
-  copy_external,
-  data_files,
-  inline_bytes,
-  load_external,
-  move_inline,
-  rename_location,
-  write_turned,
-)
+from mirage_onnx.rewrite.data_file import data_digits, data_path, remove_leftovers, temporary
+from mirage_onnx.rewrite.data_parts import DataParts
+from mirage_onnx.rewrite.external import all_tensors, data_files, inline_bytes, load_external
+from mirage_onnx.rewrite.kept_data import KeptData
 from mirage_onnx.rewrite.model import BUNDLE_NAME
 from mirage_onnx.rewrite.stream import write_model
 from mirage_onnx.rewrite.turned import held, is_turned
@@ -91,10 +84,8 @@ def save_model(
       copies = False
     with _create(model_file) as stream:  # from now on others see that this process writes
       if how is External.COPY or moved or copies:
-        _write_data(model, moved, data, folder, copy=how is External.COPY)
-        name = data_name(target, data)
-        rename_location(model, data.name, name)
-        os.rename(data, target.with_name(name))
+        parts = _parts(model, moved, folder, copy=how is External.COPY)
+        parts.refer(_data_file(parts, target, data))
       _write_model(model, stream)
       _flush(stream)
     if check is not None and (refused := check(model_file)) is not None:
@@ -111,17 +102,31 @@ def save_model(
     remove_leftovers(target, source_path)
 
 
-def _write_data(
-  model: onnx.ModelProto, moved: set[str], data: Path, folder: Path | None, *, copy: bool
-) -> None:
-  """Write the data file, to which the model refers then by the name that it has now."""
+def _parts(model: onnx.ModelProto, moved: set[str], folder: Path | None, *, copy: bool) -> DataParts:
+  """What the data file has to hold."""
+  parts = DataParts(folder)
+  if copy:
+    parts.add_external(model)
+  parts.add_inline(t for t in model.graph.initializer if t.name in moved)
+  parts.add_turned(model.graph.initializer)
+  return parts
+
+
+def _data_file(parts: DataParts, target: Path, data: Path) -> str:
+  """The name of a file with these parts beside ``target``: there already, or written as ``data``."""
+  kept = KeptData.of_user(target)
+  facts = kept.facts(parts)
+  digits = kept.digits(facts)
+  if kept.is_there(facts, digits):
+    return data_path(target, digits).name
   with _create(data) as stream:
-    if copy and folder is not None:
-      copy_external(model, data.name, stream, folder)
-    move_inline([t for t in model.graph.initializer if t.name in moved], data.name, stream)
-    if folder is not None:
-      write_turned(model.graph.initializer, data.name, stream, folder)
+    parts.write(stream)
     _flush(stream)
+  digits = digits or data_digits(data)
+  os.rename(data, data_path(target, digits))
+  if facts == kept.facts(parts):  # no file has changed meanwhile
+    kept.keep(facts, digits)
+  return data_path(target, digits).name
 
 
 def _placement(

@@ -1,5 +1,6 @@
 """Up to where a model of fp32 is a measure: what it adds up inside must not overflow either."""
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +9,7 @@ from small_models import Net
 from mirage_onnx import api
 from mirage_onnx.custom_op.defined import Defined
 from mirage_onnx.custom_op.model_run import How, open_session
+from mirage_onnx.custom_op.widen import widened
 
 
 def defined(model):
@@ -29,6 +31,37 @@ def test_sums_that_overflow_inside():
     assert found({x: np.full((8, 64), size, np.float32)}) is finite
   (y,) = found.run({x: np.full((8, 64), 1e20, np.float32)}).values()
   assert not y.any()
+
+
+def one_node(operator):
+  """A norm that is one node, behind a sum."""
+  net = Net(np.float32, seed=1, opset=23)
+  x, y = net.input(8, 64), net.input(8, 64)
+  gamma, beta = net.weight(64), net.weight(64)
+  if operator == "SkipLayerNormalization":
+    return net.model(getattr(net, operator)(x, y, gamma, beta, domain="com.microsoft")), (x, y)
+  more = (beta,) if operator == "LayerNormalization" else ()
+  return net.model(getattr(net, operator)(net.Add(x, y), gamma, *more)), (x, y)
+
+
+@pytest.mark.parametrize("operator", ["LayerNormalization", "RMSNormalization", "SkipLayerNormalization"])
+def test_squares_that_overflow_within_a_node(operator):
+  """Its output is finite all the same: a variance that overflows leaves the shift."""
+  model, names = one_node(operator)
+  found = defined(model)
+  values = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+  for size, finite in ((1.0, True), (1e17, True), (1e20, False), (1e36, False), (1e-30, True)):
+    assert found(dict.fromkeys(names, values * np.float32(size))) is finite
+  assert all(np.isfinite(y).all() for y in found.run(dict.fromkeys(names, values * 1e20)).values())
+
+
+def test_bfloat16_goes_as_far_as_fp32():
+  kinds = {onnx.TensorProto.FLOAT: onnx.TensorProto.BFLOAT16}
+  for model, *names in (product(), (one_node("LayerNormalization")[0], *one_node("LayerNormalization")[1])):
+    found = Defined(widened(model, None, kinds).SerializeToString())  # onnxruntime runs none on the CPU
+    values = np.random.default_rng(0).standard_normal((8, 64))
+    for size, finite in ((1.0, True), (1e17, True), (1e20, False), (1e-30, True)):
+      assert found(dict.fromkeys(names, (values * size).astype(ml_dtypes.bfloat16))) is finite
 
 
 def test_masks_are_finite():

@@ -18,7 +18,7 @@ def pairs():
 
 def test_it_holds_all_models_that_were_measured():
   found = list(pairs())
-  assert MODELS - 1 <= len(found) <= MODELS  # of one the prediction was not written down
+  assert len(found) == MODELS
   low, high = REALISED
   shares = [(measured - 1) / (predicted - 1) for predicted, measured in found]
   assert all(low <= s <= high for s in shares)

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from written_files import data_file, data_files_of
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.rewrite.data_file import data_name, remove_leftovers
+from mirage_onnx.rewrite.data_file import data_digits, remove_leftovers
 from mirage_onnx.rewrite.save import save_model
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ def value_of(out):
 
 def name_of(path, data):
   path.write_bytes(data)
-  return data_name(path.with_name("m.onnx"), path)
+  return data_digits(path)
 
 
 def test_a_name_says_the_content(tmp_path, rng):
@@ -52,7 +52,7 @@ def test_holes_are_zeros(tmp_path, begin):
     file.truncate(5 * MIB + 9)
     file.seek(begin)
     file.write(b"x" * 4096)
-  assert name_of(tmp_path / "full", sparse.read_bytes()) == data_name(tmp_path / "m.onnx", sparse)
+  assert name_of(tmp_path / "full", sparse.read_bytes()) == data_digits(sparse)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a hole is read where the file system keeps none")
@@ -61,7 +61,7 @@ def test_a_hole_takes_no_time(tmp_path):
   with sparse.open("wb") as file:
     file.truncate(1 << 42)  # at 10 GB/s seven minutes
     file.write(b"x")
-  assert data_name(tmp_path / "m.onnx", sparse)
+  assert data_digits(sparse)
 
 
 def test_the_next_output_takes_its_own_data(tmp_path):

@@ -7,6 +7,7 @@ from onnx import numpy_helper
 from rewritten import chain
 
 from mirage_onnx.custom_op.child import Ended
+from mirage_onnx.custom_op.widen import widened
 from mirage_onnx.rewrite import stock_check
 from mirage_onnx.rewrite.stock_check import check_written
 
@@ -75,6 +76,37 @@ def test_rounding_is_no_problem(pair, tmp_path):
 
   found = check(pair, tmp_path, rounded)
   assert found.problem == "" and "up to rounding" in found.said
+
+
+@pytest.fixture(scope="module")
+def bfloat16_pair(pair, tmp_path_factory):
+  """As ``pair``, in a type that onnxruntime has no kernels for on the CPU."""
+  folder = tmp_path_factory.mktemp("bfloat16")
+  kinds = {onnx.TensorProto.FLOAT16: onnx.TensorProto.BFLOAT16}
+  original = widened(onnx.load(pair[0]), None, kinds)
+  onnx.save(original, folder / "in.onnx", save_as_external_data=True, location="w", size_threshold=64)
+  return folder / "in.onnx", widened(pair[1], None, kinds)
+
+
+def test_bfloat16_is_compared_in_fp32(bfloat16_pair, tmp_path):
+  found = check(bfloat16_pair, tmp_path)
+  assert found.problem == "" and found.ran and "in fp32" in found.said and "the same bits" in found.said
+  assert "differs" in check(bfloat16_pair, tmp_path, other_operator).problem
+  assert "onnxruntime on the result" in check(bfloat16_pair, tmp_path, unknown_operator).problem
+
+
+def test_bfloat16_in_memory(bfloat16_pair, tmp_path):
+  inside = onnx.load(bfloat16_pair[0]).SerializeToString()
+  found = check((inside, bfloat16_pair[1]), tmp_path)
+  assert found.problem == "" and "in fp32" in found.said
+
+
+def test_too_many_bfloat16_weights_are_said(bfloat16_pair, tmp_path, monkeypatch):
+  monkeypatch.setattr(stock_check, "MOST_WIDENED_BYTES", 0)
+  onnx.save(bfloat16_pair[1], tmp_path / "out.onnx")
+  question = stock_check.Question(bfloat16_pair[0], tmp_path / "out.onnx", True)
+  with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
+    stock_check._check(question, lambda _: None)
 
 
 def test_a_large_model_is_not_run(pair, tmp_path):
