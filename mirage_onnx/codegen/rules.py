@@ -22,8 +22,9 @@ class Spread(IntEnum):
 
   CLUSTER = 0
   BLOCK = 1
-  WARP = 2
-  THREAD = 3
+  GROUP = 2
+  WARP = 3
+  THREAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ _FORBIDDEN: tuple[tuple[str, str], ...] = (
 #: What reads a place in the launch, and who agrees on it.
 _PLACES = {
   "block_x": Spread.BLOCK, "block_y": Spread.BLOCK, "block_z": Spread.BLOCK,
-  "cluster_rank": Spread.BLOCK, "warp": Spread.WARP, "lane": Spread.THREAD,
+  "cluster_rank": Spread.BLOCK, "warpgroup": Spread.GROUP, "warp": Spread.WARP, "lane": Spread.THREAD,
   "thread": Spread.THREAD,
 }  # fmt: skip
 
@@ -64,12 +65,12 @@ COLLECTIVES: dict[str, Spread] = {
   **dict.fromkeys(("cluster_arrive", "cluster_wait", "cluster_sync"), Spread.CLUSTER),
   **dict.fromkeys(("sync_block", "sync_any", "block_reduce"), Spread.BLOCK),
   **dict.fromkeys(
-    ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait"), Spread.BLOCK,  # of a warpgroup, really
+    ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait"), Spread.GROUP,
   ),
   **dict.fromkeys(
     ("sync_warp", "shfl", "shfl_xor", "shfl_up", "shfl_down", "ballot", "any", "all",
      "mma_step", "warp_reduce", "quad_reduce", "movmatrix", "bar_sync",
-     "bar_arrive", "quad_turned"),
+     "bar_arrive", "quad_turned", "warp_arrives"),
     Spread.WARP,
   ),
   **{f: Spread.WARP for i in INSTRUCTIONS.values() if i.warps == 1 for f in (i.function, i.in_rows) if f},
@@ -161,6 +162,6 @@ def _misplaced(statement: str, around: Spread, number: int, line: str) -> Iterat
     if needs is None:
       continue
     if around > needs or re.search(r"\?|&&|\|\|", statement):
-      who = {Spread.CLUSTER: "cluster", Spread.BLOCK: "block", Spread.WARP: "warp"}[needs]
+      who = {Spread.CLUSTER: "cluster", Spread.BLOCK: "block", Spread.GROUP: "warpgroup", Spread.WARP: "warp"}[needs]
       rule = f"{name} needs every thread of the {who}, but stands under a condition"
       yield Violation(rule, number, line)

@@ -5,6 +5,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
+from mirage_onnx.ir.tensor_map import TensorMap
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
@@ -16,6 +18,7 @@ class KernelSource:
 
   ``sizes``: axes whose sizes only a launch knows, an int parameter each, after the pointers.
   ``tiles``: (axis, elements of a block) of them; x of the grid is ``grid[0]`` times their blocks.
+  ``maps``: tensors as the copy engine is told of them, a parameter each, last.
   """
 
   name: str
@@ -28,6 +31,7 @@ class KernelSource:
   pdl: bool
   sizes: tuple[str, ...] = ()
   tiles: tuple[tuple[str, int], ...] = ()
+  maps: tuple[TensorMap, ...] = ()
 
   def grid_at(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
     """The grid of a launch with these sizes of the axes in ``sizes``."""

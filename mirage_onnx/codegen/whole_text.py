@@ -18,6 +18,7 @@ def source_of(
   kernel = kernel or threads.kernel
   top = header(graph, kernel, params, extents, kernel.name, headers, beside)
   return KernelSource(
-    kernel.name, f"{top}\n{writer.text}", threads.launch, threads.threads, params.cluster,
+    kernel.name, f"{top}\n{writer.text}", threads.launch, threads.threads, threads.cluster,
     threads.smem_bytes, tuple(args), pdl, runtime_axes(graph, kernel, extents), threads.grid.tiles,
+    tuple(t.map for t in threads.feed.tiles) if threads.feed else (),
   )  # fmt: skip

@@ -20,6 +20,7 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.emulator.build import build
 from mirage_onnx.emulator.failure import KINDS, EmulationError, describe
 from mirage_onnx.emulator.tensors import PlacedTensors, Range
+from mirage_onnx.ir.tensor_map import TensorMap
 
 Order = Literal["ascending", "descending"]
 
@@ -199,7 +200,7 @@ class Module:
     """The arguments that are no pointers to const."""
     kernel = self.kernels[index]
     arity = self._library.emu_arity(index)
-    given = len(kernel.args) + len(kernel.sizes)
+    given = len(kernel.args) + len(kernel.sizes) + len(kernel.maps)
     if arity != given:
       raise EmulationError(
         f"kernel {kernel.name}: {given} arguments for {arity} parameters",
@@ -219,10 +220,11 @@ class Module:
   ) -> bool:
     """Whether the next kernel may start before what came before this one has ended."""
     kernel = self.kernels[index]
-    values: list[ctypes.c_void_p | ctypes.c_int] = [ctypes.c_void_p(placed.address[n]) for n in kernel.args]
+    values: list[ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctypes.c_ulonglong]] = [ctypes.c_void_p(placed.address[n]) for n in kernel.args]
     if missing := [axis for axis in kernel.sizes if axis not in sizes]:
       raise EmulationError(f"kernel {kernel.name}: no size of {', '.join(missing)}")
     values += [ctypes.c_int(sizes[axis]) for axis in kernel.sizes]
+    values += [_tensor_map(m, placed.address[m.tensor]) for m in kernel.maps]
     grid = kernel.grid_at(sizes)
     if 0 in grid:
       return True  # not launched, as the library does
@@ -252,6 +254,11 @@ class Module:
         failure.place,
       )
     return bool(kernel.pdl and launch.early)
+
+
+def _tensor_map(of: TensorMap, at: int) -> ctypes.Array[ctypes.c_ulonglong]:
+  """What ``tensor_load`` of host/async.h reads of a tensor that begins at this address."""
+  return (ctypes.c_ulonglong * 16)(at + 2 * of.first, of.rows, of.columns, of.pitch, of.box)
 
 
 def compile_kernels(sources: Sequence[KernelSource], *, checks: bool = True, ulps: int = 0) -> Module:

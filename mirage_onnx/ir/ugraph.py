@@ -323,6 +323,8 @@ class KernelParams:
   elements of the loop axis per iteration (of the whole block). ``warps``: per block.
   ``stages``: loop steps whose loads are in flight. ``instruction``: by which tensor cores contract
   (``instructions``); only one that is not ``mma`` is in the text. ``beside``: in the launch before it.
+  ``teams``: of so many warps each, fed by a warp that copies (``lower/feed.py``), or 0; ``sharing``: blocks that
+  copy for each other what they have in common.
   """
 
   tile: tuple[int, ...] = ()
@@ -332,11 +334,14 @@ class KernelParams:
   stages: int = 1
   instruction: str = "mma"
   beside: bool = False
+  teams: int = 0
+  sharing: int = 1
 
   def to_text(self) -> str:
     tiles = ",".join(map(str, self.tile)) or "-"
     other = f" instruction={self.instruction}" if self.instruction != "mma" else ""
     other += " beside=1" if self.beside else ""
+    other += f" teams={self.teams} sharing={self.sharing}" if self.teams else ""
     return (
       f"tile={tiles} cluster={self.cluster} loop_tile={self.loop_tile} "
       f"warps={self.warps} stages={self.stages}{other}"

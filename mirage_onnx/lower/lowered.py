@@ -14,8 +14,8 @@ from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 from mirage_onnx.lower.widened import Widened
 
-#: Registers of a lane beyond which a loaded tile is read where it is used.
-MOST_FETCHED = 64
+#: Registers of a lane beyond which a loaded tile is read where it is used; where shared memory has the ring alone.
+MOST_FETCHED, MOST_FETCHED_FED = 64, 128
 
 
 class Whereabouts:
@@ -33,6 +33,7 @@ class Whereabouts:
   spilled: Mapping[int, str]
   known: dict[tuple[int, Form], bool]
   warpgroup: frozenset[int]
+  most_fetched: int
 
   def save_form(self, index: int) -> Form:
     """The form that a saved value is written from."""
@@ -67,7 +68,7 @@ class Whereabouts:
   def _in_place(self, index: int, form: Form) -> bool:
     op = self.assignment.kernel.ops[index]
     if op.op == "load":
-      return index in self.homes or self.warps.registers(form) > MOST_FETCHED
+      return index in self.homes or self.warps.registers(form) > self.most_fetched
     if not is_elementwise(op.op) or self.forms.get(index) != form:
       return False
     if self.warps.registers(form) <= self.held:
@@ -144,6 +145,7 @@ class Lowered(Whereabouts):
   late: int | None
   inside: frozenset[int]
   widened: Mapping[int, Widened]
+  most_fetched: int
   known: dict[tuple[int, Form], bool] = field(default_factory=dict, compare=False)
 
   @property

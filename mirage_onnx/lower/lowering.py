@@ -42,7 +42,8 @@ class Lowering(Demand):
   an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
   lives through the loop. ``instruction``: by which a warp contracts; ``warpgroup``: contractions by wgmma;
   ``under_way``: those of them that an iteration leaves to the next; ``late``: one that the next begins
-  (``warpgroup.py``). ``widened``: loads of packed weights, which become registers.
+  (``warpgroup.py``). ``widened``: loads of packed weights, which become registers. ``most_fetched``:
+  registers of a lane beyond which a loaded tile is read where it is used.
   """
 
   stages: int = 1
@@ -56,6 +57,7 @@ class Lowering(Demand):
   under_way: frozenset[int] = frozenset()
   late: int | None = None
   widened: Mapping[int, Widened] = field(default_factory=dict)
+  most_fetched: int = MOST_FETCHED
 
   @property
   def inside(self) -> frozenset[int]:
@@ -188,7 +190,7 @@ class Lowering(Demand):
   def _too_wide(self, index: int) -> bool:
     """Whether a tile that was meant for registers is too wide for them, and fits elsewhere."""
     op, own = self.assignment.kernel.ops[index], self.assignment.own(index).values()
-    if op.dtype not in STORED:
+    if op.dtype not in STORED or self.most_fetched > MOST_FETCHED:
       return False
     wide = min(self.warps.registers(f.of(own)) for f in self.assignment.frames)
     return wide > MOST_FETCHED and op.dtype.size_bytes * prod(p.length for p in own) <= MOST_COPIED

@@ -17,6 +17,7 @@ from mirage_onnx.lower.grid import Grid
 from mirage_onnx.lower.steps import ThreadSteps
 
 if TYPE_CHECKING:
+  from mirage_onnx.lower.feed import Feed
   from mirage_onnx.lower.row_graph import RowPlan
   from mirage_onnx.lower.stream_graph import StreamedPlan
   from mirage_onnx.lower.tiled_graph import TiledPlan
@@ -46,7 +47,8 @@ class ThreadGraph:
   ``plan``: where values lie. ``steps``: in order, with barriers; of the loop those of one iteration.
   ``live``: elements that a lane holds at once (0: not counted). ``ahead``: the kernel waits for those in
   front of it as late as it can (``read_ahead.py``). ``standing``: blocks that do the tiles of several
-  (``standing.py``), or 0; ``kernels``: how many, alike but for their tensors, share its launch.
+  (``standing.py``), or 0; ``kernels``: how many, alike but for their tensors, share its launch. ``feed``: its
+  copies are made by a warp of their own.
   """
 
   graph: UGraph
@@ -62,11 +64,17 @@ class ThreadGraph:
   ahead: bool = False
   standing: int = 0
   kernels: int = 1
+  feed: Feed | None = None
 
   @property
   def threads(self) -> int:
     """Of a block."""
-    return 32 * self.params.warps
+    return self.feed.threads if self.feed else 32 * self.params.warps
+
+  @property
+  def cluster(self) -> int:
+    """Blocks of a cluster."""
+    return self.feed.sharing if self.feed else self.params.cluster
 
   @property
   def tiles(self) -> int:

@@ -11,11 +11,12 @@ from mirage_onnx.instructions import MMA, WGMMA, Instruction, instruction_of
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.lower.arrange import arranged
 from mirage_onnx.lower.assign import Assignment
+from mirage_onnx.lower.feed import barrier_bytes, blocks_of, feed_of
 from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.grid import Grid, check_types
 from mirage_onnx.lower.issued import Issued
 from mirage_onnx.lower.live import most_live
-from mirage_onnx.lower.lowered import Lowered
+from mirage_onnx.lower.lowered import MOST_FETCHED, MOST_FETCHED_FED, Lowered
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.near import with_near
 from mirage_onnx.lower.pieces import Pieces
@@ -79,15 +80,22 @@ def tiled_graph(
   if kernels > 1 and (params.cluster > 1 or grid.tiles):
     raise RejectionError("LAYOUT", f"{kernel.name} has ranks, or blocks that a launch counts, beside others")
   tiles = kernels * prod(grid.launch)
-  blocks = standing_blocks(graph, extents, target, plan.lowering, plan.memory, live, tiles)
+  feed, size = None, plan.memory.size
+  if params.teams:
+    if kernels > 1:
+      raise RejectionError("LAYOUT", f"{kernel.name} is fed, beside others")
+    feed = feed_of(graph, params, plan.lowering, plan.pieces, plan.memory)
+    blocks, size = blocks_of(feed, tiles, target), size + barrier_bytes(plan.lowering.stages)
+  else:
+    blocks = standing_blocks(graph, extents, target, plan.lowering, plan.memory, live, tiles)
   pipeline = Pipeline(True, tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
   if not blocks and kernels == 1 and (seen := _unseen(graph, plan)):
     if None in (seen.band.least, seen.band.most):  # blocks with most to do are the first of all
       grid = grid.with_slowest(seen.band.rows)
     plan = replace(plan, unseen=seen, pieces=replace(plan.pieces, grid=grid))
   return ThreadGraph(
-    graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, pipeline, plan.memory.size,
-    live, standing=blocks, kernels=kernels,
+    graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, pipeline, size,
+    live, standing=blocks, kernels=kernels, feed=feed,
   )  # fmt: skip
 
 
@@ -181,6 +189,7 @@ def _plan(
       assignment, forms, warps, extents, tensors, held,
       stages=stages, ranks=params.cluster, instruction=instruction if instruction.warps == 1 else MMA,
       warpgroup=warpgroup, widened=widened,
+      most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
     )  # fmt: skip
     graph = making.lower()
     lowering = making.lowered
@@ -198,7 +207,7 @@ def _plan(
       frozenset(lowering.homes[i] for i in lowering.ring),
       partial(_resident, _blocks(pieces.grid), 32 * warps.total, target),
     )  # fmt: skip
-    smem_bytes = memory.size
+    smem_bytes = memory.size + (barrier_bytes(stages) if params.teams else 0)
     if smem_bytes <= target.smem_bytes:
       issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
       return TiledPlan(pieces, forms, warps, lowering, memory, issued), live

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.ir.tensor_map import BOX_COLUMNS
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import TOO_OLD, Architecture, architecture_of, of_size
 
 if TYPE_CHECKING:
   from mirage_onnx.codegen.cubin import Cubin
   from mirage_onnx.codegen.source import KernelSource
+  from mirage_onnx.ir.tensor_map import TensorMap
 
 #: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only. So many
 #: times a smaller L2 (6 MB of an A10, whose memory takes four times as long to read as much).
@@ -295,6 +297,7 @@ class Gpu:
     cluster: int = 1,
     smem_bytes: int = 0,
     pdl: bool = False,
+    maps: Sequence[Any] = (),
   ) -> None:
     d = self.d
     config = d.CUlaunchConfig()
@@ -317,7 +320,8 @@ class Gpu:
       config.attrs = attributes
       config.numAttrs = len(attributes)
     values = (ctypes.c_uint64 * len(arguments))(*arguments)
-    pointers = np.array([ctypes.addressof(values) + 8 * i for i in range(len(arguments))], dtype=np.uint64)
+    places = [*(ctypes.addressof(values) + 8 * i for i in range(len(arguments))), *(m.getPtr() for m in maps)]
+    pointers = np.array(places, dtype=np.uint64)
     _ok(d.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
 
   def launch_source(self, function: Any, source: KernelSource, at: Mapping[str, int]) -> None:
@@ -326,6 +330,21 @@ class Gpu:
     self.launch(
       function, source.grid_at(at), source.block, arguments,
       cluster=source.cluster, smem_bytes=source.smem_bytes, pdl=source.pdl,
+      maps=[self.tensor_map(m, at[m.tensor]) for m in source.maps],
+    )  # fmt: skip
+
+  def tensor_map(self, of: TensorMap, at: int) -> Any:
+    """What the copy engine is told of a tensor that begins at this address."""
+    d = self.d
+    one, size = d.cuuint32_t, d.cuuint64_t
+    return _ok(
+      d.cuTensorMapEncodeTiled(
+        d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, at + 2 * of.first,
+        [size(of.columns), size(of.rows)], [size(2 * of.pitch)], [one(BOX_COLUMNS), one(of.box)], [one(1), one(1)],
+        d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+      )
     )  # fmt: skip
 
   def capture(self, work: Callable[[], object]) -> Callable[[], None]:

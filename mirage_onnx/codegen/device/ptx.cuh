@@ -18,6 +18,8 @@
 #else
 #define PTX_BOUNDS(threads) __launch_bounds__(threads)
 #endif
+// A kernel's parameter that is a TensorMap.
+#define PTX_TENSOR_MAP const __grid_constant__ ptx::TensorMap
 #define PTX_KERNEL(threads) extern "C" __global__ void PTX_BOUNDS(threads)
 // A kernel launched in clusters of (size, 1, 1) blocks; sm_90.
 #define PTX_CLUSTER_KERNEL(threads, size) \
@@ -32,12 +34,17 @@ struct alignas(8) U2 {
   unsigned x, y;
 };
 using U64 = unsigned long long;
+// What the copy engine is told of a tensor (ptx_async.cuh); the driver makes it. sm_90.
+struct alignas(64) TensorMap {
+  U64 words[16];
+};
 
 // ---- where this thread is -------------------------------------------------------------------
 
 PTX_DEVICE int thread() { return static_cast<int>(threadIdx.x); }  // in the block
 PTX_DEVICE int lane() { return static_cast<int>(threadIdx.x & 31u); }
 PTX_DEVICE int warp() { return static_cast<int>(threadIdx.x >> 5); }
+PTX_DEVICE int warpgroup() { return static_cast<int>(threadIdx.x >> 7); }
 PTX_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
 PTX_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
 PTX_DEVICE int block_z() { return static_cast<int>(blockIdx.z); }

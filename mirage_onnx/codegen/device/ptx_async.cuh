@@ -5,6 +5,8 @@
 // bulk_*: by the copy engine; sizes and all addresses are multiples of 16 bytes; sm_90. Loads
 // complete on an mbarrier, which counts their bytes, and stores in the groups of the thread that
 // starts them.
+// tensor_load: the same of a box of a tensor, of 128 bytes a row, swizzled as wgmma_tile (ptx_warpgroup.cuh) says;
+// what of the box is beyond the tensor becomes zero.
 #pragma once
 
 #include "ptx_sync.cuh"
@@ -59,6 +61,27 @@ PTX_DEVICE void bulk_load_multicast(void* smem, const void* gmem, unsigned bytes
       "[%0], [%1], %2, [%3], %4;" ::"r"(device::shared(smem)),
       "l"(gmem), "r"(bytes), "r"(device::shared(bar)), "h"(ranks)
       : "memory");
+}
+// The box of `map` that begins with element `column` of row `row`.
+PTX_DEVICE void tensor_load(void* smem, const TensorMap& map, int column, int row, U64* bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+          "r"(device::shared(smem)),
+      "l"(&map), "r"(column), "r"(row), "r"(device::shared(bar))
+      : "memory");
+}
+// As bulk_load_multicast.
+PTX_DEVICE void tensor_load_multicast(void* smem, const TensorMap& map, int column, int row, U64* bar,
+                                      unsigned short ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(device::shared(smem)),
+      "l"(&map), "r"(column), "r"(row), "r"(device::shared(bar)), "h"(ranks)
+      : "memory");
+}
+// The map is on its way to where copies look it up.
+PTX_DEVICE void tensor_prefetch(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 // To the place of `smem` in block `rank` of the cluster, completing on the barrier at that of
 // `bar`.

@@ -70,6 +70,17 @@ PTX_DEVICE float times_normal(float x) {
   return fmaf(-a, ptx::ex2(p), ptx::max_nan(x, 0.0f));
 }
 
+// One arrival of this warp at a barrier, or at those at its place in the first blocks of the cluster.
+template <int Blocks>
+PTX_DEVICE void warp_arrives(ptx::U64* bar) {
+  ptx::sync_warp();
+  if constexpr (Blocks == 1) {
+    if (ptx::lane() == 0) ptx::mbarrier_arrive(bar);
+  } else {
+    if (ptx::lane() < Blocks) ptx::mbarrier_arrive_remote(bar, static_cast<unsigned>(ptx::lane()));
+  }
+}
+
 // Packed pairs of four tiles of 8 columns, of which lane t of a quad has columns 2t and 2t + 1: then
 // it has all eight columns of tile t.
 PTX_DEVICE ptx::U4 quad_turned(const unsigned (&pairs)[4], int t) {

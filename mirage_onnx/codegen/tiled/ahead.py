@@ -123,6 +123,12 @@ class AheadWriter:
       slot = "" if stages == 1 else f" + step % {stages} * {tile.units}"
       line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring{slot};")
 
+  def behind(self) -> None:
+    """Behind an iteration's products: the barrier of the next one says that a tile is free."""
+
+  def end(self) -> None:
+    """Behind those of the last one."""
+
   def _meet(self) -> None:
     """All threads' copies are there for all, and for products beside them."""
     if self.lowering.warpgroup:

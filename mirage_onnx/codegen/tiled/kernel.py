@@ -9,6 +9,7 @@ from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
+from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.spot import digits
@@ -47,12 +48,20 @@ def emit_tiled(
   writer = Writer()
   values = ValueWriter(graph, plan.lowering, pieces, writer)
   emitter = _Emitter(threads, plan, pieces, values, writer, one)
-  with writer.kernel(kernel.name, threads.threads, params.cluster, one.given):
+  feed = FeedText(values, pieces, threads, threads.feed) if threads.feed else None
+  given = [*one.given, *feed.parameters] if feed else one.given
+  with writer.kernel(kernel.name, threads.threads, threads.cluster, given):
     if target.has_pdl:
       writer.trigger(behind_wait=is_overtaken(graph, [kernel, *beside][-1], extents))
+    if feed:
+      feed.barriers()
+    if target.has_pdl:
       writer.wait()
     emitter.prologue()
-    emitter.run()
+    if feed:
+      emitter.run_fed(feed)
+    else:
+      emitter.run()
   headers = INSTRUCTIONS[params.instruction].headers
   return source_of(
     threads, writer, one.args, pdl=target.has_pdl, kernel=kernel, headers=headers, beside=beside
@@ -74,7 +83,7 @@ class _Emitter:
     writer = PinningWriter(self.writer) if lowering.warpgroup else self.writer
     writer.line("const int g = ptx::lane() / 4;")
     writer.line("const int t = ptx::lane() % 4;")
-    digits(writer, self.plan.warps)
+    digits(writer, self.plan.warps, self.threads.feed.teams if self.threads.feed else 1)
     if not self.threads.standing:
       first = self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else ""
       pieces.declare_all(writer, self.threads.graph, first)
@@ -115,7 +124,17 @@ class _Emitter:
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")
 
-  def _loop(self, ahead: AheadWriter, loop: bool) -> None:
+  def run_fed(self, feed: FeedText) -> None:
+    """As ``run``, where a warp of its own copies."""
+    self.writer.line(f"const int steps = {self.pieces.steps};")
+
+    def tile() -> None:
+      self._loop(feed, loop=True)
+      self._all(self.threads.steps.after, feed)
+
+    feed.blocks(tile)
+
+  def _loop(self, ahead: AheadWriter | FeedText, loop: bool) -> None:
     """All iterations, with what begins in front of them and what they leave under way."""
     self._begin_states()
     if loop:
@@ -128,7 +147,7 @@ class _Emitter:
     for index in self.plan.lowering.widened:
       widened_text(self.values, index).begin(self.writer)
 
-  def _iterate(self, ahead: AheadWriter) -> None:
+  def _iterate(self, ahead: AheadWriter | FeedText) -> None:
     writer = self.writer
     begin_late(self.values)
     writer.line("#pragma unroll 1")
@@ -138,7 +157,9 @@ class _Emitter:
       self._all(self.threads.steps.body, ahead)
       if products := self.plan.lowering.under_way:
         writer.line(f"ptx::wgmma_wait<{len(products)}>();")
+      ahead.behind()
     self._complete()
+    ahead.end()
 
   def _tiles(self, ahead: AheadWriter) -> None:
     """One tile after the other; the first copies of the next are under way while one is finished."""
@@ -176,7 +197,7 @@ class _Emitter:
       unit = "".join("[0]" for _ in held.form.rest)
       self.writer.line(f"ptx::wgmma_hold({names.name(held)}{unit});")
 
-  def _all(self, steps: tuple[ThreadStep, ...], ahead: AheadWriter) -> None:
+  def _all(self, steps: tuple[ThreadStep, ...], ahead: AheadWriter | FeedText) -> None:
     for step in steps:
       if isinstance(step, Advance):
         ahead.advance()

@@ -176,11 +176,11 @@ def digit(warps: Warps, side: Side) -> str:
   return "0"
 
 
-def digits(writer: Writer, warps: Warps) -> None:
-  """The variables that say which parts of the sides a warp has."""
+def digits(writer: Writer, warps: Warps, teams: int = 1) -> None:
+  """The variables that say which parts of the sides a warp has, of ``teams`` that each have all of them."""
   divisor = 1
   counted = [(s, n) for s, n in warps.digits if n > 1]
-  last = warps.total
+  last = warps.total * teams
   for side, count in counted:
     text = "ptx::warp()" if divisor == 1 else f"ptx::warp() / {divisor}"
     if divisor * count != last:

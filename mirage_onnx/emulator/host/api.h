@@ -178,6 +178,8 @@ void cp_async_wait_all();
 void cp_async_mbarrier_arrive(U64* bar);
 // To every block of the cluster whose bit is set; 0: to this one.
 void bulk_load(void* smem, const void* gmem, unsigned bytes, U64* bar, unsigned ranks);
+// map: where the tensor begins, rows, columns, elements from one row to the next, rows of a box.
+void tensor_load(void* smem, const U64* map, int column, int row, U64* bar, unsigned ranks);
 void bulk_copy_remote(void* smem, unsigned rank, const void* from, unsigned bytes, U64* bar);
 void bulk_store(void* gmem, const void* smem, unsigned bytes);
 void bulk_commit();

@@ -7,7 +7,9 @@
 
 namespace emu {
 
-enum class CopyKind { kLoad, kArrive, kBulkLoad, kRemote, kStore };
+constexpr usize kTensorRow = 128;  // bytes of a row of a box
+
+enum class CopyKind { kLoad, kArrive, kBulkLoad, kTensor, kRemote, kStore };
 
 struct Copy {
   CopyKind kind;
@@ -23,6 +25,8 @@ struct Copy {
   Mbarrier* bar;  // completes there
   unsigned number;  // counts the cluster's copies
   unsigned loads;  // kArrive: the number of the thread's last load before it
+  unsigned rows;  // kTensor: of `bytes` each (the rest of 128 is zero), `pitch` bytes apart
+  usize pitch;
   Copy* next;
 };
 
@@ -76,8 +80,15 @@ static void poison_target(Cta* c, char* to, usize size) {
 
 // The target's bytes are there, for whoever happens after `e`.
 static void publish_target(Cta* c, const Copy& copy, Epoch e) {
-  memcpy(copy.to, copy.from, copy.bytes);
-  memset(copy.to + copy.bytes, 0, copy.size - copy.bytes);
+  if (copy.kind == CopyKind::kTensor) {
+    memset(copy.to, 0, copy.size);
+    for (usize r = 0; r < copy.rows; ++r)
+      for (usize at = 0; at < copy.bytes; at += 16)
+        memcpy(copy.to + r * kTensorRow + (at / 16 ^ r % 8) * 16, copy.from + r * copy.pitch + at, 16);
+  } else {
+    memcpy(copy.to, copy.from, copy.bytes);
+    memset(copy.to + copy.bytes, 0, copy.size - copy.bytes);
+  }
   if (!g.checks) return;
   for_cells<false>(
       c->cells, c->bytes, static_cast<usize>(copy.to - c->smem), copy.size, [&](Cell& cell, usize) {
@@ -93,13 +104,16 @@ static void source_may_be_read(const void* from, usize bytes, usize alignment) {
 // ... and again when it ends, as a read at `e`.
 static void source_was_read(const Copy& copy, Epoch e) {
   if (!g.checks || !copy.bytes) return;
-  const usize at = reinterpret_cast<usize>(copy.from);
-  const Region* r = region_of(at, copy.bytes);
-  if (r && r->tracked)
-    for_cells<true>(
-        r->tensor->words, r->tensor->parts, at - r->lo, copy.bytes, [&](Cell& cell, usize byte) {
-          touch<true>(cell, copy.fiber, copy.pc, e, kRead, Target{r, nullptr, byte}, copy.bytes);
-        });
+  const usize rows = copy.kind == CopyKind::kTensor ? copy.rows : 1;
+  for (usize n = 0; n < rows; ++n) {
+    const usize at = reinterpret_cast<usize>(copy.from) + n * copy.pitch;
+    const Region* r = region_of(at, copy.bytes);
+    if (r && r->tracked)
+      for_cells<true>(
+          r->tensor->words, r->tensor->parts, at - r->lo, copy.bytes, [&](Cell& cell, usize byte) {
+            touch<true>(cell, copy.fiber, copy.pc, e, kRead, Target{r, nullptr, byte}, copy.bytes);
+          });
+  }
 }
 
 // ---- cp.async
@@ -211,6 +225,45 @@ void bulk_load(void* smem, const void* gmem, unsigned bytes, U64* bar, unsigned 
   }
 }
 
+void tensor_load(void* smem, const U64* map, int column, int row, U64* bar, unsigned ranks) {
+  EMU_HERE();
+  const char* what = ranks ? "tensor_load_multicast" : "tensor_load";
+  const long rows = static_cast<long>(map[1]), columns = static_cast<long>(map[2]);
+  const usize pitch = 2 * map[3], box = map[4], size = box * kTensorRow;
+  const usize to_offset = reinterpret_cast<usize>(smem);
+  if (column < 0 || row < 0) fail(kMisuse, "%s: a box at column %d of row %d", what, column, row);
+  if (box < 1 || box > 256 || pitch % 16 || map[0] % 16)
+    fail(kMisuse, "%s: a map of boxes of %lu rows, rows %lu bytes apart", what, box, pitch);
+  check_shared_bounds(cur->cta, cur, cur->pc, to_offset, size, kWrite, 16);
+  if (offset_in(cur->cta, to_offset) % 1024)
+    fail(kMisaligned, "%s to byte %lu of shared memory: swizzled rows begin at a multiple of 1024", what,
+        offset_in(cur->cta, to_offset));
+  const usize there = row < rows && column < columns
+      ? 2 * static_cast<usize>(columns - column < 64 ? columns - column : 64)
+      : 0;
+  const long left = rows - row;
+  const usize count = !there ? 0 : left < static_cast<long>(box) ? static_cast<usize>(left) : box;
+  const char* from = reinterpret_cast<const char*>(map[0]) + static_cast<usize>(row) * pitch +
+      2 * static_cast<usize>(column);
+  for (usize r = 0; r < count; ++r) source_may_be_read(from + r * pitch, there, 16);
+  if (!ranks) ranks = 1u << cur->cta->rank;
+  for (unsigned r = 0; r < 16; ++r) {
+    if (!(ranks >> r & 1)) continue;
+    Cta* c = peer(r);
+    remote_access(c, cur, cur->pc, what);
+    char* to = c->smem + offset_in(cur->cta, to_offset);
+    Mbarrier* m = &copy_mbarrier(what, bar, c);
+    poison_target(c, to, size);
+    Copy* copy = new_copy(CopyKind::kTensor, to, from, size);
+    copy->bytes = there;
+    copy->rows = static_cast<unsigned>(count);
+    copy->pitch = pitch;
+    copy->cta = c;
+    copy->bar = m;
+    append(g.flying, copy);
+  }
+}
+
 void bulk_copy_remote(void* smem, unsigned rank, const void* from, unsigned bytes, U64* bar) {
   EMU_HERE();
   const char* what = "bulk_copy_remote";
@@ -284,7 +337,7 @@ static bool finish_one_copy() {
     while (cur->loads && cur->loads->number <= c->loads) finish_load(&cur->loads, phase_epoch(m));
     arrive("cp_async_mbarrier_arrive", m);
   } else {
-    if (c->kind == CopyKind::kBulkLoad)
+    if (c->kind == CopyKind::kBulkLoad || c->kind == CopyKind::kTensor)
       source_was_read(*c, phase_epoch(m));
     else
       give_source_back(c->fiber->cta, *c, phase_epoch(m));

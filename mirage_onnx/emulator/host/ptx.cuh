@@ -9,6 +9,7 @@
 // Of functions that EMU_HOST functions (api.h) call.
 #define EMU_INLINE inline __attribute__((always_inline))
 #define PTX_DEVICE inline __attribute__((always_inline))
+#define PTX_TENSOR_MAP const ptx::TensorMap
 #define PTX_KERNEL(threads) static void
 #define PTX_CLUSTER_KERNEL(threads, size) static void
 
@@ -21,12 +22,16 @@ struct alignas(8) U2 {
   unsigned x, y;
 };
 using U64 = unsigned long long;
+struct TensorMap {
+  U64 words[16];
+};
 
 // ---- where this thread is
 
 PTX_DEVICE int thread() { return emu::thread(); }
 PTX_DEVICE int lane() { return emu::lane(); }
 PTX_DEVICE int warp() { return emu::thread() >> 5; }
+PTX_DEVICE int warpgroup() { return emu::thread() >> 7; }
 PTX_DEVICE int block_x() { return emu::block(0); }
 PTX_DEVICE int block_y() { return emu::block(1); }
 PTX_DEVICE int block_z() { return emu::block(2); }

@@ -96,6 +96,14 @@ PTX_DEVICE void bulk_load_multicast(void* smem, const void* gmem, unsigned bytes
                                     unsigned short ranks) {
   emu::bulk_load(smem, gmem, bytes, bar, ranks | 1u << 16);
 }
+PTX_DEVICE void tensor_load(void* smem, const TensorMap& map, int column, int row, U64* bar) {
+  emu::tensor_load(smem, map.words, column, row, bar, 0);
+}
+PTX_DEVICE void tensor_load_multicast(void* smem, const TensorMap& map, int column, int row, U64* bar,
+                                      unsigned short ranks) {
+  emu::tensor_load(smem, map.words, column, row, bar, ranks | 1u << 16);
+}
+PTX_DEVICE void tensor_prefetch(const TensorMap& map) { static_cast<void>(map); }  // not an access
 PTX_DEVICE void bulk_copy_remote(void* smem, unsigned rank, const void* from, unsigned bytes,
                                  U64* bar) {
   emu::bulk_copy_remote(smem, rank, from, bytes, bar);

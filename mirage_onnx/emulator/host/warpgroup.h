@@ -42,9 +42,8 @@ struct GroupMmaLane {
 };
 
 static Warpgroup& warpgroup_of(const char* what) {
-  if (cur->cta->threads % kGroupLanes)
-    fail(kMisuse, "%s in a block of %d threads, which are not whole warpgroups", what,
-        cur->cta->threads);
+  if (cur->thread / kGroupLanes >= cur->cta->threads / kGroupLanes)
+    fail(kMisuse, "%s by the last of %d threads, which are no whole warpgroup", what, cur->cta->threads);
   return cur->cta->warpgroups[cur->thread / kGroupLanes];
 }
 

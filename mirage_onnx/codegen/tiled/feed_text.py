@@ -1,0 +1,177 @@
+"""The text of blocks whose copies a warp of their own makes (``lower/feed.py``).
+
+Barriers of the ring: ``full``, the copies of a tile have arrived, and ``free``, all that read it have. Steps are
+counted through all tiles of a block, in the order in which they are copied; a tile of the ring is the step's modulo
+the stages, a barrier's parity how often the ring has gone round.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from mirage_onnx.codegen.index_text import times, total
+from mirage_onnx.codegen.loads import storage
+from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled.pieces_text import PiecesText
+from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
+from mirage_onnx.ir.tensor_map import BOX_COLUMNS
+from mirage_onnx.lower.feed import Feed, FedTile
+from mirage_onnx.lower.sizes import identifier
+from mirage_onnx.lower.thread_graph import ThreadGraph
+
+#: Bytes of a row of a box.
+_ROW_BYTES = 2 * BOX_COLUMNS
+
+
+@dataclass(slots=True)
+class FeedText:
+  """Stands in for ``AheadWriter``: what an iteration waits for, and what it frees behind its products."""
+
+  values: ValueWriter
+  pieces: PiecesText
+  threads: ThreadGraph
+  feed: Feed
+  first: str = "0"
+
+  @property
+  def writer(self) -> Writer:
+    return self.values.writer
+
+  @property
+  def parameters(self) -> list[str]:
+    """Behind the tensors."""
+    return [f"PTX_TENSOR_MAP m_{identifier(t.map.tensor)}" for t in self.feed.tiles]
+
+  def barriers(self) -> None:
+    """They are there for all before any is used; needs nothing of the kernels in front."""
+    line, stages, feed = self.writer.line, self.values.lowering.stages, self.feed
+    line(f"ptx::U64* full = ptx::smem<ptx::U64>() + {feed.barriers // 8};")
+    line(f"ptx::U64* free = full + {stages};")
+    with self.writer.block("if (ptx::thread() == 0)"):
+      for t in feed.tiles:
+        line(f"ptx::tensor_prefetch(m_{identifier(t.map.tensor)});")
+      with self.writer.counted("n", stages):
+        line("ptx::mbarrier_init(full + n, 1);")
+        line(f"ptx::mbarrier_init(free + n, {feed.arrivals});")
+      line("ptx::fence_mbarrier_init();")
+    line("ptx::cluster_sync();" if feed.sharing > 1 else "ptx::sync_block();")
+
+  def blocks(self, tile: Callable[[], None]) -> None:
+    """The warp that copies beside the teams; ``tile`` writes what a team does with one."""
+    writer, feed = self.writer, self.feed
+    groups = feed.teams * feed.warps // 4
+    if feed.sharing > 1:
+      writer.line("const int rank = static_cast<int>(ptx::cluster_rank());")
+    writer.line("const int group = ptx::warpgroup();")
+    with writer.block(f"if (group == {groups})"):
+      with writer.block("if (ptx::lane() == 0)"), self._turns("0", "1", pinned=False):
+        writer.line("#pragma unroll 1")
+        with writer.block("for (int step = 0; step < steps; ++step)"):
+          self._copies()
+      writer.line("ptx::sync_warp();")
+    with writer.block(f"if (group < {groups})"):
+      each = feed.warps // 4
+      team = "0" if feed.teams == 1 else "group" if each == 1 else f"group / {each}"
+      with self._turns(team, str(feed.teams), pinned=True):
+        if feed.teams > 1:
+          writer.comment("The tiles of the turn before have come, all of them: a parity tells two rounds apart.")
+          writer.line(f"if (turn > 0) ptx::bar_sync({self._order('turn')}, {self._pair});")
+        tile()
+    if feed.sharing > 1:
+      writer.comment("Blocks stay until the others have copied to them for the last time.")
+      writer.line("ptx::cluster_sync();")
+
+  @property
+  def _units(self) -> int:
+    """Tiles, those of blocks that share as one."""
+    return self.threads.tiles // self.feed.sharing
+
+  def _unit(self, turn: str) -> str:
+    """The block's unit of a turn."""
+    own = "ptx::block_x()" if self.feed.sharing == 1 else f"ptx::block_x() / {self.feed.sharing}"
+    return f"{own} + {turn} * {self.threads.standing // self.feed.sharing}"
+
+  @property
+  def _pair(self) -> int:
+    """Threads of two teams, which a barrier has."""
+    return 2 * 32 * self.feed.warps
+
+  def _order(self, turn: str) -> str:
+    """The barrier in front of a turn, one for each team."""
+    return f"1 + ({turn}) % {self.feed.teams}" if " " in turn else f"1 + {turn} % {self.feed.teams}"
+
+  @contextmanager
+  def _turns(self, begin: str, by: str, *, pinned: bool) -> Iterator[None]:
+    """Inside stands one tile of the block: ``turn`` counts them."""
+    writer, feed, sharing = self.writer, self.feed, self.feed.sharing
+    writer.line("#pragma unroll 1")
+    with writer.block(f"for (int turn = {begin}; {self._unit('turn')} < {self._units}; turn += {by})"):
+      writer.line(f"const int unit = {self._unit('turn')};")
+      tile = "unit"
+      if sharing > 1:
+        grid = self.threads.grid
+        dim = next(a.dim or 0 for a in grid.axes if a.axis == feed.axis)
+        before = prod(grid.launch[:dim])
+        inner = f"unit / {before} * {sharing} + rank" if before > 1 else f"unit * {sharing} + rank"
+        whole = f"unit % {before} + ({inner}) * {before}" if before > 1 else inner
+        writer.line(f"const int tile = {whole};")
+        tile = "tile"
+      self.pieces.declare(PinningWriter(writer) if pinned else writer, tile)
+      yield
+
+  def _copies(self) -> None:
+    line, feed = self.writer.line, self.feed
+    self._at("step")
+    line("ptx::wait(free + slot, 1u - round);")
+    ring = {t.index: self.values.lowering.tiles[self.values.lowering.homes[t.index]] for t in feed.tiles}
+    size = sum(tile.elements * tile.dtype.size_bytes for tile in ring.values())
+    line(f"ptx::mbarrier_arrive_expect_tx(full + slot, {size});")
+    for fed in feed.tiles:
+      tile = ring[fed.index]
+      row = self._row(fed)
+      for panel in range(tile.order[-1].length // BOX_COLUMNS):
+        column = total(times("step", tile.order[-1].length), str(panel * BOX_COLUMNS))
+        place = panel * tile.rows * BOX_COLUMNS
+        piece = fed.map.box * BOX_COLUMNS
+        to = total(f"{tile.name}_ring", f"slot * {tile.units}", str(place))
+        to = total(to, times("rank", piece)) if fed.shared else to
+        call = "tensor_load_multicast" if fed.shared else "tensor_load"
+        ranks = f", {(1 << feed.sharing) - 1}" if fed.shared else ""
+        line(f"ptx::{call}({to}, m_{identifier(fed.map.tensor)}, {column}, {row}, full + slot{ranks});", fed.index)
+
+  def _row(self, fed: FedTile) -> str:
+    """The first row of the map that this block copies."""
+    row = total(*(times(self.pieces.first(p), n) for p, n in fed.rows))
+    return total(row, times("rank", fed.map.box)) if fed.shared else row
+
+  def _at(self, step: str) -> None:
+    line, stages = self.writer.line, self.values.lowering.stages
+    line(f"const unsigned at = static_cast<unsigned>(turn * steps + {step});")
+    line(f"const unsigned slot = at % {stages};")
+    line(f"const unsigned round = at / {stages} % 2;")
+
+  def advance(self) -> None:
+    """The tiles of this iteration are there."""
+    lowering, line = self.values.lowering, self.writer.line
+    self._at("step")
+    line("ptx::wait(full + slot, round);")
+    if self.feed.teams > 1:
+      after = f"step == steps - 1 && {self._unit('(turn + 1)')} < {self._units}"
+      line(f"if ({after}) ptx::bar_arrive({self._order('turn + 1')}, {self._pair});")
+    for index in lowering.ring:
+      tile = lowering.tiles[lowering.homes[index]]
+      line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + slot * {tile.units};")
+
+  def behind(self) -> None:
+    """The products of the iteration before have ended."""
+    stages = self.values.lowering.stages
+    self.writer.line(f"if (step > 0) warp_arrives<{self.feed.sharing}>(free + (at + {stages - 1}) % {stages});")
+
+  def end(self) -> None:
+    """Those of the last one have."""
+    stages = self.values.lowering.stages
+    last = f"static_cast<unsigned>(turn * steps + steps - 1) % {stages}"
+    self.writer.line(f"warp_arrives<{self.feed.sharing}>(free + {last});")
+
