@@ -49,6 +49,7 @@ std::unique_ptr<Driver> open_uncached(const std::string& name, std::string* erro
   load(handle, "cuDeviceGetName", &driver->DeviceGetName, &optional);
   load(handle, "cuDeviceTotalMem_v2", &driver->DeviceTotalMem, &optional);
   load(handle, "cuOccupancyMaxActiveClusters", &driver->OccupancyMaxActiveClusters, &optional);
+  load(handle, "cuTensorMapEncodeTiled", &driver->TensorMapEncodeTiled, &optional);
   load(handle, "cuKernelGetParamInfo", &driver->KernelGetParamInfo, &optional);
   if (Result r = driver->Init(0); r != kSuccess) {
     *error = "cuInit of " + name + " failed: " + driver->describe(r);

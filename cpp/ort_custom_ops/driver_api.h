@@ -43,6 +43,12 @@ struct HostLaunch {
 };
 static_assert(sizeof(HostLaunch) == 32, "layout of HostLaunch");
 
+// What the copy engine is told of a tensor; the driver makes it.
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+constexpr int kTensorMapU16 = 1, kTensorMapSwizzle128 = 3, kTensorMapPromotion256 = 3;
+
 struct LaunchAttribute {
   unsigned id;
   char pad[4];
@@ -91,6 +97,10 @@ struct Driver {
   Result (*MemcpyAsync)(Address to, Address from, size_t, Stream);
   // How many clusters of such a launch the device holds at once; null where a stand-in lacks it.
   Result (*OccupancyMaxActiveClusters)(int* clusters, Function, const LaunchConfig*);
+  // Null where a stand-in lacks it: plans with tensor maps are refused there.
+  Result (*TensorMapEncodeTiled)(TensorMap*, int type, unsigned rank, void* at, const uint64_t* sizes,
+      const uint64_t* strides, const unsigned* box, const unsigned* steps, int interleave, int swizzle,
+      int promotion, int fill);
   // CUDA 12.4 and later; null before.
   Result (*KernelGetParamInfo)(Kernel, size_t index, size_t* offset, size_t* size);
 

@@ -30,7 +30,9 @@ Cache& cache() {
   return *instance;
 }
 
-size_t argument_bytes(const Arg& arg) { return arg.kind == ArgKind::kInt32 ? 4 : 8; }
+size_t argument_bytes(const Arg& arg) {
+  return arg.is_map ? sizeof(cu::TensorMap) : arg.kind == ArgKind::kInt32 ? 4 : 8;
+}
 
 // Compares a launch with what the kernel was compiled for, and both with what the device gives. The
 // driver reads each argument with the size that the image states, so a plan that disagrees would make it

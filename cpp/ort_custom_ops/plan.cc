@@ -195,7 +195,43 @@ class Parser {
     return "";
   }
 
+  // `t:<first>:<rows>:<columns>:<pitch>:<box>:` in front of a pointer.
+  std::string tensor_map(std::string_view text, Arg* out) const {
+    struct Limit {
+      const char* what;
+      int64_t low, high;
+      int64_t* value;
+    };
+    constexpr int64_t kMost = (int64_t(1) << 31) - 1;
+    TensorMapSpec& map = out->map;
+    const Limit limits[] = {{"first of a tensor map", 0, kMost, &map.first},
+        {"rows of a tensor map", 1, kMost, &map.rows},
+        {"columns of a tensor map", 1, kMost, &map.columns},
+        {"pitch of a tensor map", 1, kMost, &map.pitch}, {"box of a tensor map", 1, 256, &map.box}};
+    std::string_view rest = text.substr(2);
+    std::string_view parts[5];
+    for (std::string_view& part : parts) {
+      const size_t colon = rest.find(':');
+      if (colon == std::string_view::npos) return bad_argument(text);
+      part = rest.substr(0, colon);
+      rest = rest.substr(colon + 1);
+    }
+    for (size_t i = 0; i < 5; ++i) {
+      const Limit& l = limits[i];
+      if (std::string why = number(parts[i], l.low, l.high, l.what, l.value); !why.empty()) return why;
+    }
+    if (map.first % 8 != 0 || map.columns % 8 != 0 || map.pitch % 8 != 0 || map.pitch < map.columns) {
+      return "rows of a tensor map are multiples of 8 elements, and lie apart";
+    }
+    const size_t mark = rest.find('#');
+    if (mark == std::string_view::npos) return bad_argument(text);
+    out->is_map = true;
+    std::string why = extent(rest.substr(mark + 1), &out->bytes);
+    return why.empty() ? pointer(rest, rest.substr(0, mark), out) : why;
+  }
+
   std::string argument(std::string_view text, Arg* out) const {
+    if (text.substr(0, 2) == "t:") return tensor_map(text, out);
     const size_t mark = text.find('#');
     if (mark != std::string_view::npos) {
       std::string why = extent(text.substr(mark + 1), &out->bytes);

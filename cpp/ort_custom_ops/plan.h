@@ -41,6 +41,11 @@ struct OutputSpec {
   std::vector<Expr> dims;
 };
 
+// A tensor of 16-bit elements as the copy engine is told of it: see custom_op/plan.py.
+struct TensorMapSpec {
+  int64_t first, rows, columns, pitch, box;
+};
+
 enum class ArgKind { kInput, kOutput, kWorkspace, kInt32, kInt64 };
 
 struct Arg {
@@ -48,6 +53,8 @@ struct Arg {
   uint32_t index = 0;  // kInput, kOutput
   Expr value;  // byte offset, or the integer
   Expr bytes;  // that the kernel touches at a pointer at most
+  bool is_map = false;  // the kernel is given a tensor map of what is behind the pointer
+  TensorMapSpec map = {};
 
   bool is_pointer() const { return kind != ArgKind::kInt32 && kind != ArgKind::kInt64; }
 };

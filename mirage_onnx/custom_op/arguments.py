@@ -64,4 +64,22 @@ class Int64:
 
 
 Pointer = InputPtr | OutputPtr | WorkspacePtr
-Arg = Pointer | Int32 | Int64
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+  """Kernel argument: what the copy engine is told of 16-bit elements behind a pointer (``ir/tensor_map.py``)."""
+
+  pointer: Pointer
+  first: int
+  rows: int
+  columns: int
+  pitch: int
+  box: int
+
+  def word(self) -> str:
+    """The argument as it stands in the text."""
+    return f"t:{self.first}:{self.rows}:{self.columns}:{self.pitch}:{self.box}:{self.pointer.word()}"
+
+
+Arg = Pointer | Int32 | Int64 | MapOf

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.custom_op.arguments import InputPtr, Int32, Int64
+from mirage_onnx.custom_op.arguments import InputPtr, Int32, Int64, MapOf
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.model_nodes import CustomNode
 from mirage_onnx.custom_op.plan import Launch
@@ -88,11 +88,17 @@ class EmulatedModel:
 
 def _sizes(source: KernelSource, launch: DriverLaunch, planned: Launch) -> dict[str, int]:
   """The sizes that a launch gives its kernel; every argument is what its parameter is."""
-  names = (*source.args, *source.sizes)
+  names = (*source.args, *source.sizes, *(m.tensor for m in source.maps))
   if len(launch.args) != len(names):
     raise EmulationError(f"kernel {launch.kernel}: {len(launch.args)} arguments for {len(names)} parameters")
   found = {}
+  given = len(source.args) + len(source.sizes)
   for i, (name, (value, _), arg) in enumerate(zip(names, launch.args, planned.args, strict=True)):
+    if i >= given or isinstance(arg, MapOf):
+      own = source.maps[i - given].words if i >= given else ()
+      if not isinstance(arg, MapOf) or (arg.first, arg.rows, arg.columns, arg.pitch, arg.box) != own:
+        raise EmulationError(f"kernel {launch.kernel}: argument {i} is no tensor map of '{name}'")
+      continue
     count = i >= len(source.args)
     if count != isinstance(arg, Int32) or isinstance(arg, Int64):
       wanted = "i32" if count else "pointer"

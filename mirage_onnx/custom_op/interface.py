@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.custom_op.arguments import InputPtr, OutputPtr, Pointer, WorkspacePtr
+from mirage_onnx.custom_op.arguments import InputPtr, MapOf, OutputPtr, Pointer, WorkspacePtr
 from mirage_onnx.custom_op.expr import Expr, const
 from mirage_onnx.custom_op.plan import Launch, Plan, Variant, parse_plan
 from mirage_onnx.custom_op.runtime_sizes import RuntimeSizes, product, total
@@ -92,7 +92,11 @@ def make_plan(
       kernel=s.name,
       grid=(known.blocks(s), const(s.grid[1]), const(s.grid[2])),
       block=s.block,
-      args=(*(pointers[a] for a in s.args), *(known.argument(a, graph, k, results) for a in s.sizes)),
+      args=(
+        *(pointers[a] for a in s.args),
+        *(known.argument(a, graph, k, results) for a in s.sizes),
+        *(MapOf(pointers[m.tensor], *m.words) for m in s.maps),
+      ),
       cluster=s.cluster,
       smem_bytes=s.smem_bytes,
       pdl=s.pdl,

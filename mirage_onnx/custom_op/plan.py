@@ -14,7 +14,9 @@ statement a line, every line ended by a newline, statements in this order::
 
 An argument is ``i<n>#<expr>`` or ``o<n>#<expr>`` (pointer of an input or output), ``w:<expr>#<expr>``
 (workspace plus a byte offset), ``i32:<expr>`` or ``i64:<expr>``. Behind ``#`` are the bytes that the
-kernel touches there at most: a run in which one of its launches is given fewer launches nothing.
+kernel touches there at most: a run in which one of its launches is given fewer launches nothing. An argument
+``t:<first>:<rows>:<columns>:<pitch>:<box>:<pointer>`` is a tensor map of 16-bit elements there: rows that begin
+``pitch`` elements apart from element ``first`` on, copied ``box`` rows at a time (``ir/tensor_map.py``).
 Expressions are those of ``expr.py``. The first variant whose guard is nonzero runs; since the last
 has none, every plan is total. Plans of version 1 had no bytes; they are refused.
 
@@ -25,7 +27,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_onnx.custom_op.arguments import Arg, InputPtr, Int32, Int64, OutputPtr, Pointer, WorkspacePtr
+from mirage_onnx.custom_op.arguments import Arg, InputPtr, Int32, Int64, MapOf, OutputPtr, Pointer, WorkspacePtr
 from mirage_onnx.custom_op.expr import MAX_INPUTS, MAX_RANK, OPERATORS, Expr, ExprError, parse_int
 from mirage_onnx.errors import MirageError
 
@@ -38,6 +40,10 @@ MAX_VARIANTS = 64
 MAX_LAUNCHES = 64
 MAX_ARGS = 64
 MAX_CUBIN_ID = 4095
+#: The numbers of a tensor map, in order: name, least, most.
+MAP_LIMITS = (
+  ("first", 0, 2**31 - 1), ("rows", 1, 2**31 - 1), ("columns", 1, 2**31 - 1), ("pitch", 1, 2**31 - 1), ("box", 1, 256),
+)  # fmt: skip
 MAX_SMEM_BYTES = 232448  # 227 KiB: the most any supported GPU gives a block
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
@@ -315,6 +321,8 @@ class _Parser:
     launches.append(Launch(cubin, words[2], (x, y, z), block, args, cluster, smem_bytes, pdl))
 
   def _arg(self, word: str) -> Arg:
+    if word.startswith("t:"):
+      return self._map(word)
     place, mark, size = word.partition("#")
     kind, colon, value = place.partition(":")
     if mark:
@@ -324,6 +332,21 @@ class _Parser:
     if colon and kind == "i64":
       return Int64(self._expr(value))
     raise ExprError(f"bad argument '{word[:32]}'")
+
+  def _map(self, word: str) -> MapOf:
+    parts = word.split(":", 6)
+    if len(parts) < 7:
+      raise ExprError(f"bad argument '{word[:32]}'")
+    first, rows, columns, pitch, box = (
+      _number(text, low, high, f"{what} of a tensor map")
+      for text, (what, low, high) in zip(parts[1:6], MAP_LIMITS, strict=True)
+    )
+    if first % 8 or columns % 8 or pitch % 8 or pitch < columns:
+      raise ExprError("rows of a tensor map are multiples of 8 elements, and lie apart")
+    place, mark, size = parts[6].partition("#")
+    if not mark:
+      raise ExprError(f"bad argument '{word[:32]}'")
+    return MapOf(self._pointer(parts[6], place, self._extent(size)), first, rows, columns, pitch, box)
 
   def _pointer(self, word: str, place: str, size: Expr) -> Pointer:
     if place.startswith("w:"):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from mirage_onnx.custom_op.arguments import InputPtr, Int32, OutputPtr, WorkspacePtr
+from mirage_onnx.custom_op.arguments import InputPtr, Int32, MapOf, OutputPtr, WorkspacePtr
 from mirage_onnx.custom_op.expr import ExprError
 from mirage_onnx.custom_op.plan import Launch, Plan
 from mirage_onnx.custom_op.provenance import KernelRecord, Regenerated
@@ -64,12 +64,17 @@ def _fixed(plan: Plan, launch: Launch, kernel: KernelRecord) -> Iterator[str]:
     ("cluster", launch.cluster, source.cluster),
     ("smem", launch.smem_bytes, source.smem_bytes),
     ("pdl", int(launch.pdl), int(source.pdl)),
-    ("arguments", len(launch.args), len(source.args) + len(source.sizes)),
+    ("arguments", len(launch.args), len(source.args) + len(source.sizes) + len(source.maps)),
   ):
     if planned != made:
       yield f"its plan has {what} {planned}, the generator {made}"
       return
   for i, arg in enumerate(launch.args):
+    if (n := i - len(source.args) - len(source.sizes)) >= 0:
+      at = launch.args[source.args.index(source.maps[n].tensor)]
+      if arg != MapOf(at, *source.maps[n].words):  # type: ignore[arg-type]  # a pointer, or refused above
+        yield f"argument {i} is a tensor map of {source.maps[n].tensor}, its plan has {arg.word()}"
+      continue
     if i >= len(source.args):
       if not isinstance(arg, Int32):
         yield f"argument {i} is a size, its plan has {arg.word()}"

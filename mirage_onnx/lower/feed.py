@@ -23,6 +23,9 @@ from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.target import Target
 
+#: By warpgroups that multiply: what is left for the one that copies, and what they have then. Registers of a thread
+#: are a multiple of 8, and all together those of a launch: 168, 128 or 96 each.
+_REGISTERS = {2: (24, 240), 3: (32, 160), 4: (24, 112)}
 #: A box has at most so many rows, and pieces of a tile whole groups of swizzled rows.
 _MOST_ROWS, _GROUP = 256, 8
 
@@ -54,8 +57,13 @@ class Feed:
 
   @property
   def threads(self) -> int:
-    """Of a block: the teams' and the warp that copies."""
-    return 32 * (self.teams * self.warps + 1)
+    """Of a block: the teams', and a warpgroup of which one thread copies."""
+    return 32 * (self.teams * self.warps + WGMMA.warps)
+
+  @property
+  def registers(self) -> tuple[int, int] | None:
+    """Of a thread of the warpgroup that copies, and of the teams, if these are given some of its."""
+    return _REGISTERS.get(self.teams * self.warps // WGMMA.warps)
 
   @property
   def arrivals(self) -> int:
@@ -86,8 +94,8 @@ def feed_of(
   heights = {i: _height(lowering, i) for i in lowering.ring}
   axis, shared = "", -1
   if params.sharing > 1:
-    # The operand with most rows is what is shared; then blocks differ in the rows of the other.
-    shared = max(heights, key=lambda i: heights[i])
+    # The operand with most rows is what is shared, the last of equal ones; blocks differ in those of the other.
+    shared = max(reversed(heights), key=lambda i: heights[i])
     own = {p.axis for p in pieces.of_value[shared].values() if p.length > 1}
     others = [a for a in grid.axes if a.split and a.axis not in own]
     free = [a for a in others if any(a.axis in pieces.of_value[i] for i in lowering.ring if i != shared)]

@@ -77,6 +77,11 @@ class ThreadGraph:
     return self.feed.sharing if self.feed else self.params.cluster
 
   @property
+  def sharing(self) -> int:
+    """Tiles that blocks of a cluster take together."""
+    return self.feed.sharing if self.feed else 1
+
+  @property
   def tiles(self) -> int:
     """Of all kernels of the launch."""
     return self.kernels * prod(self.grid.launch)

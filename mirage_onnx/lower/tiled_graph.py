@@ -82,8 +82,6 @@ def tiled_graph(
   tiles = kernels * prod(grid.launch)
   feed, size = None, plan.memory.size
   if params.teams:
-    if kernels > 1:
-      raise RejectionError("LAYOUT", f"{kernel.name} is fed, beside others")
     feed = feed_of(graph, params, plan.lowering, plan.pieces, plan.memory)
     blocks, size = blocks_of(feed, tiles, target), size + barrier_bytes(plan.lowering.stages)
   else:

@@ -6,6 +6,8 @@ other multiplies. Two blocks, or four, share the operand that has most rows.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import product
+from math import ceil
 
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
@@ -17,9 +19,11 @@ from mirage_onnx.target import Target
 _TEAMS = (
   (128, 256, 8, 1), (128, 192, 8, 1), (128, 128, 8, 1), (192, 128, 12, 1), (192, 192, 12, 1), (256, 128, 16, 1),
   (64, 256, 4, 1), (64, 128, 4, 1), (64, 64, 4, 1), (64, 256, 8, 1), (128, 64, 8, 1), (64, 128, 8, 1),
-  (64, 256, 4, 2), (64, 192, 4, 2), (64, 128, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2),
+  (192, 256, 12, 1), (64, 256, 4, 2), (64, 192, 4, 2), (64, 128, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2),
 )  # fmt: skip
-_SHARING, _MOST_STAGES = (1, 2, 4), 8
+_SHARING, _STEPS, _MOST_STAGES = (1, 2, 4), (64, 128), 8
+#: Elements of a part up to which a step may be longer.
+_SMALL = 64 * 128
 
 
 def fed_numbers(
@@ -30,16 +34,15 @@ def fed_numbers(
   if shape is None or kernel.cluster is not None:
     return
   for rows, columns, warps, teams in _TEAMS:
-    step = WGMMA.step
-    each = (rows * shape.row_bytes + columns * shape.column_bytes) * step
-    stages = min(_MOST_STAGES, (target.smem_bytes - barrier_bytes(_MOST_STAGES)) // each)
-    if rows > extents[shape.rows] or columns > extents[shape.columns] or stages < 3:
+    if rows > extents[shape.rows] or columns > extents[shape.columns]:
       continue
     tile = {shape.rows: rows, shape.columns: columns}
     blocks = {a: -(-extents[a] // t) for a, t in tile.items()}
-    for sharing in _SHARING:
+    for sharing, step in product(_SHARING, _STEPS if rows * columns <= _SMALL else _STEPS[:1]):
+      each = (rows * shape.row_bytes + columns * shape.column_bytes) * step
+      stages = min(_MOST_STAGES, (target.smem_bytes - barrier_bytes(_MOST_STAGES)) // each)
       # Blocks differ in the rows of the operand with fewer.
       apart = shape.rows if columns >= rows else shape.columns
-      if blocks[apart] % sharing == 0:
+      if blocks[apart] % sharing == 0 and 2 < stages < ceil(extents[kernel.loop or ""] / step) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)
         yield KernelParams(tiles, 1, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)

@@ -43,6 +43,17 @@ PTX_DEVICE void wgmma_hold(float (&d)[2][J][2]) {
                  : "+f"(d[0][j][0]), "+f"(d[0][j][1]), "+f"(d[1][j][0]), "+f"(d[1][j][1])::"memory");
 }
 
+// All warps of a warpgroup give registers of each thread back until it has N, or take some that others have given,
+// and wait until there are so many.
+template <int N>
+PTX_DEVICE void registers_give() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+PTX_DEVICE void registers_take() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 // A number that is computed here: computed behind a loop with products under way, in front of the wait
 // for them, it would make ptxas wait for each of them (C7514).
 PTX_DEVICE int pinned(int value) {

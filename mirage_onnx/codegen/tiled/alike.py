@@ -42,7 +42,8 @@ def alike(graph: UGraph, first: Kernel, other: Kernel, extents: Mapping[str, int
 class OneLaunch:
   """The kernels of a launch, the first of which its text is of.
 
-  ``args``, ``given``: as of ``parameters``, those of all. ``tiles``: of one kernel.
+  ``args``, ``given``: as of ``parameters``, those of all. ``tiles``: of one kernel. ``names``: of each of the
+  others, the tensors in the place of those of the first.
   """
 
   def __init__(
@@ -54,7 +55,7 @@ class OneLaunch:
         RejectionError: LAYOUT, they are not alike.
     """
     self.tiles, self.count = tiles, 1 + len(others)
-    names = [alike(graph, kernel, other, extents) for other in others]
+    names = self.names = [alike(graph, kernel, other, extents) for other in others]
     pairs = (alike(graph, a, b, extents) for i, a in enumerate(others) for b in others[i + 1 :])
     if None in names or None in pairs:
       raise RejectionError("LAYOUT", f"{kernel.name} and those beside it differ in more than their tensors")
@@ -77,14 +78,22 @@ class OneLaunch:
       self.given += [f"{text.removesuffix(mine)}{n}" for n in each]
       self._chosen.append((kind, mine, each))
 
+  def each(self, tensor: str) -> list[str]:
+    """The tensors in the place of one of the first kernel, its own first."""
+    return [tensor, *(found.get(tensor, tensor) for found in self.names if found is not None)]
+
+  def choose_one(self, writer: Writer, kind: str, name: str, each: Sequence[str]) -> None:
+    """Writes the one of ``each`` kernel that the part has; behind ``choose``."""
+    *front, last = each
+    value = "".join(f"part == {i} ? {n} : " for i, n in enumerate(front))
+    writer.line(f"{kind} {name} = {value}{last};")
+
   def choose(self, writer: Writer, tile: str) -> str:
     """Writes whose tile of all tiles number ``tile`` is, and what it reads and writes; its number there."""
     if self.count == 1:
       return tile
     writer.line(f"const int part = {tile} / {self.tiles};")
     for kind, name, each in self._chosen:
-      *front, last = each
-      value = "".join(f"part == {i} ? {n} : " for i, n in enumerate(front))
-      writer.line(f"{kind} {name} = {value}{last};")
+      self.choose_one(writer, kind, name, each)
     writer.line(f"const int own = {tile} % {self.tiles};")
     return "own"

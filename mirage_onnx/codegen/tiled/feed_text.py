@@ -7,16 +7,17 @@ the stages, a barrier's parity how often the ring has gone round.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
-from mirage_onnx.ir.tensor_map import BOX_COLUMNS
+from mirage_onnx.ir.tensor_map import BOX_COLUMNS, TensorMap
 from mirage_onnx.lower.feed import Feed, FedTile
 from mirage_onnx.lower.sizes import identifier
 from mirage_onnx.lower.thread_graph import ThreadGraph
@@ -33,6 +34,7 @@ class FeedText:
   pieces: PiecesText
   threads: ThreadGraph
   feed: Feed
+  one: OneLaunch
   first: str = "0"
 
   @property
@@ -42,7 +44,13 @@ class FeedText:
   @property
   def parameters(self) -> list[str]:
     """Behind the tensors."""
-    return [f"PTX_TENSOR_MAP m_{identifier(t.map.tensor)}" for t in self.feed.tiles]
+    return [f"PTX_TENSOR_MAP {_given(m.tensor)}" for m in self.maps]
+
+  @property
+  def maps(self) -> list[TensorMap]:
+    """Of all kernels of the launch, each once."""
+    found = [replace(t.map, tensor=name) for t in self.feed.tiles for name in self.one.each(t.map.tensor)]
+    return list(dict.fromkeys(found))
 
   def barriers(self) -> None:
     """They are there for all before any is used; needs nothing of the kernels in front."""
@@ -50,8 +58,8 @@ class FeedText:
     line(f"ptx::U64* full = ptx::smem<ptx::U64>() + {feed.barriers // 8};")
     line(f"ptx::U64* free = full + {stages};")
     with self.writer.block("if (ptx::thread() == 0)"):
-      for t in feed.tiles:
-        line(f"ptx::tensor_prefetch(m_{identifier(t.map.tensor)});")
+      for m in self.maps:
+        line(f"ptx::tensor_prefetch({_given(m.tensor)});")
       with self.writer.counted("n", stages):
         line("ptx::mbarrier_init(full + n, 1);")
         line(f"ptx::mbarrier_init(free + n, {feed.arrivals});")
@@ -61,17 +69,22 @@ class FeedText:
   def blocks(self, tile: Callable[[], None]) -> None:
     """The warp that copies beside the teams; ``tile`` writes what a team does with one."""
     writer, feed = self.writer, self.feed
-    groups = feed.teams * feed.warps // 4
+    groups, registers = feed.teams * feed.warps // 4, feed.registers
     if feed.sharing > 1:
       writer.line("const int rank = static_cast<int>(ptx::cluster_rank());")
     writer.line("const int group = ptx::warpgroup();")
     with writer.block(f"if (group == {groups})"):
-      with writer.block("if (ptx::lane() == 0)"), self._turns("0", "1", pinned=False):
+      if registers:
+        writer.line(f"ptx::registers_give<{registers[0]}>();")
+      with writer.block(f"if (ptx::thread() == {groups * 128})"), self._turns("0", "1", pinned=False):
+        self._choose_maps()
         writer.line("#pragma unroll 1")
         with writer.block("for (int step = 0; step < steps; ++step)"):
           self._copies()
       writer.line("ptx::sync_warp();")
     with writer.block(f"if (group < {groups})"):
+      if registers:
+        writer.line(f"ptx::registers_take<{registers[1]}>();")
       each = feed.warps // 4
       team = "0" if feed.teams == 1 else "group" if each == 1 else f"group / {each}"
       with self._turns(team, str(feed.teams), pinned=True):
@@ -109,17 +122,28 @@ class FeedText:
     writer.line("#pragma unroll 1")
     with writer.block(f"for (int turn = {begin}; {self._unit('turn')} < {self._units}; turn += {by})"):
       writer.line(f"const int unit = {self._unit('turn')};")
-      tile = "unit"
+      unit = tile = self.one.choose(writer, "unit")
       if sharing > 1:
         grid = self.threads.grid
         dim = next(a.dim or 0 for a in grid.axes if a.axis == feed.axis)
         before = prod(grid.launch[:dim])
-        inner = f"unit / {before} * {sharing} + rank" if before > 1 else f"unit * {sharing} + rank"
-        whole = f"unit % {before} + ({inner}) * {before}" if before > 1 else inner
+        inner = f"{unit} / {before} * {sharing} + rank" if before > 1 else f"{unit} * {sharing} + rank"
+        whole = f"{unit} % {before} + ({inner}) * {before}" if before > 1 else inner
         writer.line(f"const int tile = {whole};")
         tile = "tile"
       self.pieces.declare(PinningWriter(writer) if pinned else writer, tile)
       yield
+
+  def _choose_maps(self) -> None:
+    """Those of the kernel whose tile it is, where there are several."""
+    for t in self.feed.tiles:
+      each = self.one.each(t.map.tensor)
+      if len({*each}) > 1:
+        given = [_given(name) for name in each]
+        self.one.choose_one(self.writer, "const ptx::TensorMap&", _map(t.map.tensor), given)
+
+  def _map_of(self, tensor: str) -> str:
+    return _map(tensor) if len({*self.one.each(tensor)}) > 1 else _given(tensor)
 
   def _copies(self) -> None:
     line, feed = self.writer.line, self.feed
@@ -139,7 +163,7 @@ class FeedText:
         to = total(to, times("rank", piece)) if fed.shared else to
         call = "tensor_load_multicast" if fed.shared else "tensor_load"
         ranks = f", {(1 << feed.sharing) - 1}" if fed.shared else ""
-        line(f"ptx::{call}({to}, m_{identifier(fed.map.tensor)}, {column}, {row}, full + slot{ranks});", fed.index)
+        line(f"ptx::{call}({to}, {self._map_of(fed.map.tensor)}, {column}, {row}, full + slot{ranks});", fed.index)
 
   def _row(self, fed: FedTile) -> str:
     """The first row of the map that this block copies."""
@@ -175,3 +199,12 @@ class FeedText:
     last = f"static_cast<unsigned>(turn * steps + steps - 1) % {stages}"
     self.writer.line(f"warp_arrives<{self.feed.sharing}>(free + {last});")
 
+
+def _given(tensor: str) -> str:
+  """The parameter with a tensor's map."""
+  return f"m_{identifier(tensor)}"
+
+
+def _map(tensor: str) -> str:
+  """The map of the tensor that a tile of several kernels has in this one's place."""
+  return f"own_{identifier(tensor)}"

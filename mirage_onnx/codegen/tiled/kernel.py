@@ -44,11 +44,11 @@ def emit_tiled(
   graph, params, extents, pieces = threads.graph, threads.params, threads.extents, PiecesText(plan.pieces)
   if plan.unseen and plan.unseen.band.most is not None:
     pieces.backwards = plan.unseen.band.rows  # blocks with most to do first
-  one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch))
+  one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch) // threads.sharing)
   writer = Writer()
   values = ValueWriter(graph, plan.lowering, pieces, writer)
   emitter = _Emitter(threads, plan, pieces, values, writer, one)
-  feed = FeedText(values, pieces, threads, threads.feed) if threads.feed else None
+  feed = FeedText(values, pieces, threads, threads.feed, one) if threads.feed else None
   given = [*one.given, *feed.parameters] if feed else one.given
   with writer.kernel(kernel.name, threads.threads, threads.cluster, given):
     if target.has_pdl:
@@ -64,8 +64,9 @@ def emit_tiled(
       emitter.run()
   headers = INSTRUCTIONS[params.instruction].headers
   return source_of(
-    threads, writer, one.args, pdl=target.has_pdl, kernel=kernel, headers=headers, beside=beside
-  )
+    threads, writer, one.args, pdl=target.has_pdl, kernel=kernel, headers=headers, beside=beside,
+    maps=feed.maps if feed else (),
+  )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -127,6 +127,18 @@ DRIVER int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t 
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return kSuccess;
 }
+// As tensor_load of async.h reads it.
+DRIVER int cuTensorMapEncodeTiled(uint64_t* map, int, unsigned rank, void* at, const uint64_t* sizes,
+                                  const uint64_t* strides, const unsigned* box, const unsigned*, int, int,
+                                  int, int) {
+  if (rank != 2 || box[0] != 64) return fail(kInvalidValue, "a tensor map that is not emulated");
+  map[0] = reinterpret_cast<uintptr_t>(at);
+  map[1] = sizes[1];
+  map[2] = sizes[0];
+  map[3] = strides[0] / 2;
+  map[4] = box[1];
+  return kSuccess;
+}
 DRIVER int cuLaunchKernelEx(const Config* config, void* function, void** params, void**) {
   Launch launch{};
   launch.kernel = static_cast<Kernel*>(function)->name.c_str();
