@@ -139,7 +139,7 @@ def _tile(
     raise refuse(f"{op.tensor} is no tile of whole rows")
   view = TensorView.of(tensor, pieces.extents)
   last = tensor.axes[-1]
-  if view.picked or view.stride(last) != 1 or own[last].levels != STEP or own[last].length % BOX_COLUMNS:
+  if view.picked or view.stride(last) != 1 or not own[last].levels.endswith(STEP) or own[last].length % BOX_COLUMNS:
     raise refuse(f"{op.tensor} does not lie in rows along the depth")
   others = [(own[a], view.stride(a), pieces.extents[a]) for a in tensor.axes[:-1] if pieces.extents[a] > 1]
   tall = [(s, n) for p, s, n in others if p.length > 1]

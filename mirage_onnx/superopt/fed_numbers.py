@@ -31,7 +31,7 @@ def fed_numbers(
 ) -> Iterator[KernelParams]:
   """All that such a kernel may have."""
   shape = Shape.of(kernel, tensors, extents) if WGMMA.is_on(target) else None
-  if shape is None or kernel.cluster is not None:
+  if shape is None:
     return
   for rows, columns, warps, teams in _TEAMS:
     if rows > extents[shape.rows] or columns > extents[shape.columns]:
