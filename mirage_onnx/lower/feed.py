@@ -27,7 +27,7 @@ from mirage_onnx.target import Target
 #: are a multiple of 8, and all together those of a launch: 168, 128 or 96 each.
 _REGISTERS = {2: (24, 240), 3: (32, 160), 4: (24, 112)}
 #: A box has at most so many rows, and pieces of a tile whole groups of swizzled rows.
-_MOST_ROWS, _GROUP = 256, 8
+_MOST_ROWS, _GROUP, _MOST_TEAMS = 256, 8, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def feed_of(
   meets = any(isinstance(s, ThreadBarrier) for s in steps.after)
   if not lowering.under_way or set(lowering.tiles) != ring or steps.before or meets:
     raise refuse("more than a ring of operands is in shared memory")
-  if lowering.ranks > 1 or grid.tiles or params.warps % WGMMA.warps or not 1 <= params.teams <= 3:
-    raise refuse("ranks, blocks that a launch counts, or parts of warpgroups")
+  if lowering.ranks > 1 or grid.tiles or params.warps % WGMMA.warps or not 1 <= params.teams <= _MOST_TEAMS:
+    raise refuse(f"ranks, blocks that a launch counts, parts of warpgroups, or not 1 to {_MOST_TEAMS} teams")
   heights = {i: _height(lowering, i) for i in lowering.ring}
   axis, shared = "", -1
   if params.sharing > 1:

@@ -4,6 +4,8 @@ Inputs are drawn so that every element matters: values are distinct, sums are no
 largest element of a row is its last.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from banded import banded, banded_text
 from mutant_run import Subject
@@ -71,12 +73,15 @@ def generated():
     yield Subject(title, kernels, tensors, expected, written)
 
 
+FEW = replace(H200, multiprocessors=2)
 #: Kernels with wgmma: what is contracted, and how.
 BESIDE = {
   "product": by_wgmma(PLAIN, 64, 64, warps=4, a0=77, a1=456, a2=104),
   "product of two warpgroups": by_wgmma(PLAIN, 64, 128, stages=3, a0=130, a1=384, a2=64),
   "product across": by_wgmma(ACROSS, 64, 64, warps=4, stages=3, a0=64, a1=328, a2=64),
   "product of a norm": by_wgmma(NORM, 64, 64, warps=4, stages=3, a0=77, a1=328, a2=64),
+  "product fed": by_wgmma(PLAIN, 64, 64, warps=4, stages=3, teams=1, a0=140, a1=456, a2=104),
+  "product of two teams": by_wgmma(PLAIN, 64, 64, warps=4, stages=3, teams=2, sharing=2, a0=512, a1=264, a2=64),
   "two products": attention(64, 64, 3, a1=376, a3=77),
   "two products of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a0=1, a1=264, a3=200),
 }
@@ -87,6 +92,9 @@ BESIDE_KINDS = (
   "product dropped", "depth across", "swizzle", "another row of a tile", "another stage", "copies ahead",
   "fence gone", "copy wait gone", "copy waits for less", "commit gone", "block barrier gone",
   "place in a tile", "vote gone", "floor", "seen", "turn",
+  "mbarrier wait gone", "mbarrier arrive gone", "mbarrier init gone", "mbarrier count", "transaction bytes",
+  "named barrier gone", "cluster barrier gone", "warp arrives nowhere", "another round", "another place of the ring",
+  "box", "own piece of a box", "shared with none",
 )  # fmt: skip
 
 
@@ -105,7 +113,8 @@ def beside():
     found = interpret_ugraph(Rounded(), graph, case.params, case.extents, inputs)
     (out,) = (t for t in graph.tensors if t.role == "output")
     want = found[out.name].aligned(out.axes)[0].astype(np.float64)
-    source = emit_kernel(graph, graph.kernels[0], case.params[0], every, H200)
+    target = FEW if case.params[0].teams else H200  # so that blocks have several parts
+    source = emit_kernel(graph, graph.kernels[0], case.params[0], every, target)
     yield Subject(
       title, (source,), tensors, {out.name: (want, 2 * TOLERANCE[out.dtype])}, [out.name], BESIDE_KINDS
     )
