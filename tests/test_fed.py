@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from altered_models import bundle_of
+from altered_models import bundle_of, with_bundle
 from small_models import Net, check_kernels, feeds
 
 import mirage_onnx
@@ -45,3 +45,12 @@ def test_linear_with_an_epilogue(fed, rng, tmp_path):
   check_kernels(model, result, feeds(model, rng))
   (plan,) = bundle_of(result.model, tmp_path).plans
   assert " t:0:256:192:192:64:i" in plan and plan.count(" t:0:") == 2
+  # One row more than there is: the run is refused before anything is launched.
+  with pytest.raises(Exception, match="tensor map has 98688 bytes of input ., there are 98304"):
+    check_kernels(model, replace(result, model=_with_more_rows(result.model, tmp_path)), feeds(model, rng))
+
+
+def _with_more_rows(model, folder):
+  bundle = bundle_of(model, folder)
+  plans = (bundle.plans[0].replace("t:0:256:", "t:0:257:"),)
+  return with_bundle(model, replace(bundle, plans=plans))

@@ -21,6 +21,7 @@ from mirage_onnx.custom_op import (
   dim,
   parse_plan,
 )
+from mirage_onnx.custom_op.arguments import MapOf
 from mirage_onnx.custom_op.plan import Equal
 from mirage_onnx.errors import MirageError
 
@@ -36,7 +37,7 @@ variant d0.0,16,le
 launch 0 rms grid d0.0,16,ceildiv 64 1 block 128 cluster 4 smem 65536 pdl 1 args i0#d0.0,8192,* w:16#4096 o0#0
 launch 4095 _Z1kv grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args
 variant
-launch 1 k grid 1 1 1 block 1024 cluster 16 smem 232448 pdl 0 args i32:d0.0 i64:-1 o1#4
+launch 1 k grid 1 1 1 block 1024 cluster 16 smem 232448 pdl 0 args i32:d0.0 i64:-1 o1#4 t:8:3:64:72:256:w:16#512
 """
 
 
@@ -63,7 +64,12 @@ def test_text_reads_into_the_objects_it_names():
     "k",
     (one, one, one),
     1024,
-    (Int32(dim(0, 0)), Int64(const(-1)), OutputPtr(1, const(4))),
+    (
+      Int32(dim(0, 0)),
+      Int64(const(-1)),
+      OutputPtr(1, const(4)),
+      MapOf(WorkspacePtr(const(16), const(512)), 8, 3, 64, 72, 256),
+    ),
     16,
     232448,
   )

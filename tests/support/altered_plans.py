@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-from mirage_onnx.custom_op.arguments import Int32, Pointer, WorkspacePtr
+from mirage_onnx.custom_op.arguments import Int32, MapOf, Pointer, WorkspacePtr
 from mirage_onnx.custom_op.expr import OPERATORS
 from mirage_onnx.custom_op.plan import DTYPES, parse_plan
 from mirage_onnx.errors import MirageError
@@ -116,7 +116,9 @@ def _arguments(a, b):
   for x, y in zip(a, b, strict=True):
     if x == y:
       continue
-    if isinstance(x, WorkspacePtr) and isinstance(y, WorkspacePtr) and x.offset != y.offset:
+    if isinstance(x, MapOf) and isinstance(y, MapOf):
+      found |= _arguments((x.pointer,), (y.pointer,)) if x.pointer != y.pointer else {"tensor maps"}
+    elif isinstance(x, WorkspacePtr) and isinstance(y, WorkspacePtr) and x.offset != y.offset:
       found.add("offsets")
     elif isinstance(x, Pointer) and isinstance(y, Pointer) and replace(x, bytes=y.bytes) == y:
       found.add("bytes")
@@ -126,4 +128,4 @@ def _arguments(a, b):
 
 
 def _bytes_passed(argument):
-  return 4 if isinstance(argument, Int32) else 8
+  return 128 if isinstance(argument, MapOf) else 4 if isinstance(argument, Int32) else 8

@@ -24,6 +24,10 @@ WORDS = (*NUMBERS, *OPERATORS, *sorted(DTYPES), "*", "d0.0", "d0.7", "d63.0", "d
          "i32:1", "i64:d0.0", "i32:", "w:-1", "x", "variant", "launch",
          "plan", "input", "output", "equal", "workspace", "grid", "args", "pdl", "f64\t", "é")  # fmt: skip
 
+#: The numbers of tensor maps: four that are right, then others.
+MAPS = ("0:1:8:8:1", "0:4:64:64:8", "8:128:768:1024:256", "2147483640:2147483647:8:8:1", "0:0:8:8:1", "0:1:8:8:257",
+        "4:1:8:8:1", "0:1:16:8:1", "0:1:8:8", "0:1:8:8:1:1", "-8:1:8:8:1", "::::")  # fmt: skip
+
 
 class _Plan:
   def __init__(self, rng):
@@ -46,6 +50,9 @@ class _Plan:
     choices = ["i32:" + self.expr(), "i64:" + self.expr(), f"w:{self.expr()}#{self.expr()}"]
     choices += [f"i{i}#{self.expr()}" for i in range(len(self.ranks))]
     choices += [f"o{i}#{self.expr()}" for i in range(self.outputs)]
+    pointers = [c for c in choices if "#" in c]
+    maps = MAPS[4:] if self.rng.random() < 0.02 else MAPS[:4]
+    choices += [f"t:{self.rng.choice(maps)}:{self.rng.choice(pointers)}"]
     return self.rng.choice(choices)
 
   def lines(self):

@@ -91,7 +91,7 @@ def plan(rng):
       ]
       words += ["pdl", _some(rng, "0", NUMBERS, 0.02), "args"]
       for _ in range(count(5, 64)):
-        words.append(rng.choice((f"i0#{expression(rng)}", f"o0#{expression(rng)}", f"i32:{expression(rng)}", f"i64:{expression(rng)}",
+        words.append(rng.choice((f"i0#{expression(rng)}", f"o0#{expression(rng)}", f"i32:{expression(rng)}", f"i64:{expression(rng)}", f"t:0:1:8:8:{rng.choice((1, 256, 257))}:i0#{expression(rng)}",
                                  f"w:{expression(rng)}#{expression(rng)}" if space else "i0#8",
                                  _some(rng, "i0#8", ("i64#8", "o32#1", "i-1#1", "i0", "#8", "w:#", "i0#8#8", "i32:", "i128:1", "i99999999999999999999#1"), 0.02))))  # fmt: skip
       lines.append(" ".join(words))
