@@ -257,8 +257,11 @@ class Module:
 
 
 def _tensor_map(of: TensorMap, at: int) -> ctypes.Array[ctypes.c_ulonglong]:
-  """What ``tensor_load`` of host/async.h reads of a tensor that begins at this address."""
-  return (ctypes.c_ulonglong * 16)(at + 2 * of.first, of.rows, of.columns, of.pitch, of.box)
+  """What ``tensor_load`` of host/async.h reads of a tensor that begins at this address; at a multiple of 64."""
+  room = (ctypes.c_ulonglong * 24)()
+  found = (ctypes.c_ulonglong * 16).from_buffer(room, -ctypes.addressof(room) % 64)
+  found[:5] = [at + 2 * of.first, of.rows, of.columns, of.pitch, of.box]
+  return found
 
 
 def compile_kernels(sources: Sequence[KernelSource], *, checks: bool = True, ulps: int = 0) -> Module:

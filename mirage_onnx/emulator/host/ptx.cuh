@@ -22,7 +22,7 @@ struct alignas(8) U2 {
   unsigned x, y;
 };
 using U64 = unsigned long long;
-struct TensorMap {
+struct alignas(64) TensorMap {
   U64 words[16];
 };
 
