@@ -21,7 +21,7 @@ from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Candidate, parse_ugraph
-from mirage_onnx.superopt.fed_numbers import fed_numbers
+from mirage_onnx.superopt.fed_numbers import fed_points
 from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
 from mirage_onnx.target import H100
 
@@ -64,7 +64,7 @@ def jobs_of(name, keep):
   tensors, found = {t.name: t for t in graph.tensors}, []
   wide = {**sizes, "c0": columns * count}  # as many tiles as all together have
   points = [p for of in (sizes, wide) for _, p in warpgroup_points(graph.kernels[0], tensors, of, H100, keep)]
-  points += fed_numbers(graph.kernels[0], tensors, sizes, H100)
+  points += [p for _, p in fed_points(graph.kernels[0], tensors, wide, H100, 3 * keep)]
   for p in dict.fromkeys(points):
     for how, beside in (("apart", False), ("one", True)) if not p.teams else (("one", True),):
       params = (p, *(replace(p, beside=beside) for _ in graph.kernels[1:]))

@@ -20,7 +20,7 @@ from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
-from mirage_onnx.superopt.fed_numbers import fed_numbers
+from mirage_onnx.superopt.fed_numbers import fed_points
 from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
 from mirage_onnx.target import H100
 
@@ -92,7 +92,7 @@ def candidates(name, keep):
   (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
   found = [
     *warpgroup_points(kernel, tensors, sizes, H100, keep),
-    *((0.0, p) for p in fed_numbers(kernel, tensors, sizes, H100)),
+    *fed_points(kernel, tensors, sizes, H100, 1000),
     (0.0, KernelParams((128, 128), 1, 64, 8, 3)),
   ]
   jobs = []

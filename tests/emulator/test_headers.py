@@ -78,7 +78,7 @@ def test_both_sides_have_the_same_macros_and_types():
       )
     )
   assert sides[0] == sides[1]
-  assert sides[0][0] == MACROS and len(sides[0][1]) == 3
+  assert sides[0][0] == MACROS and len(sides[0][1]) == 4
 
 
 def test_asm_and_builtins_are_in_the_ptx_headers_only():
