@@ -98,7 +98,9 @@ def candidates(name, keep):
   jobs = []
   for us, p in found:
     with suppress(RejectionError):
-      jobs.append((name, p.to_text(), us, emit_kernel(graph, kernel, p, ugraph_extents(graph, (p,), sizes), H100)))
+      jobs.append(
+        (name, p.to_text(), us, emit_kernel(graph, kernel, p, ugraph_extents(graph, (p,), sizes), H100))
+      )
   return jobs
 
 

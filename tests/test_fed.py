@@ -1,4 +1,4 @@
-"""A product whose copies a warp of its own makes, to the end: maps in the plan, the library, an emulated run."""
+"""A product whose copies a warp of its own makes, to the end: plan, library, an emulated run."""
 
 from dataclasses import replace
 

@@ -162,6 +162,11 @@ def _misplaced(statement: str, around: Spread, number: int, line: str) -> Iterat
     if needs is None:
       continue
     if around > needs or re.search(r"\?|&&|\|\|", statement):
-      who = {Spread.CLUSTER: "cluster", Spread.BLOCK: "block", Spread.GROUP: "warpgroup", Spread.WARP: "warp"}[needs]
+      who = {
+        Spread.CLUSTER: "cluster",
+        Spread.BLOCK: "block",
+        Spread.GROUP: "warpgroup",
+        Spread.WARP: "warp",
+      }[needs]
       rule = f"{name} needs every thread of the {who}, but stands under a condition"
       yield Violation(rule, number, line)

@@ -68,7 +68,7 @@ Pointer = InputPtr | OutputPtr | WorkspacePtr
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-  """Kernel argument: what the copy engine is told of 16-bit elements behind a pointer (``ir/tensor_map.py``)."""
+  """Kernel argument: what the copy engine is told of 16-bit elements (``ir/tensor_map.py``)."""
 
   pointer: Pointer
   first: int

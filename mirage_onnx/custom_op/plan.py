@@ -15,8 +15,9 @@ statement a line, every line ended by a newline, statements in this order::
 An argument is ``i<n>#<expr>`` or ``o<n>#<expr>`` (pointer of an input or output), ``w:<expr>#<expr>``
 (workspace plus a byte offset), ``i32:<expr>`` or ``i64:<expr>``. Behind ``#`` are the bytes that the
 kernel touches there at most: a run in which one of its launches is given fewer launches nothing. An argument
-``t:<first>:<rows>:<columns>:<pitch>:<box>:<pointer>`` is a tensor map of 16-bit elements there: rows that begin
-``pitch`` elements apart from element ``first`` on, copied ``box`` rows at a time (``ir/tensor_map.py``).
+``t:<first>:<rows>:<columns>:<pitch>:<box>:<pointer>`` is a tensor map of 16-bit elements there: rows
+that begin ``pitch`` elements apart from element ``first`` on, copied ``box`` rows at a time
+(``ir/tensor_map.py``).
 Expressions are those of ``expr.py``. The first variant whose guard is nonzero runs; since the last
 has none, every plan is total. Plans of version 1 had no bytes; they are refused.
 
@@ -27,7 +28,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_onnx.custom_op.arguments import Arg, InputPtr, Int32, Int64, MapOf, OutputPtr, Pointer, WorkspacePtr
+from mirage_onnx.custom_op.arguments import (
+  Arg,
+  InputPtr,
+  Int32,
+  Int64,
+  MapOf,
+  OutputPtr,
+  Pointer,
+  WorkspacePtr,
+)
 from mirage_onnx.custom_op.expr import MAX_INPUTS, MAX_RANK, OPERATORS, Expr, ExprError, parse_int
 from mirage_onnx.errors import MirageError
 
@@ -42,7 +52,8 @@ MAX_ARGS = 64
 MAX_CUBIN_ID = 4095
 #: The numbers of a tensor map, in order: name, least, most.
 MAP_LIMITS = (
-  ("first", 0, 2**31 - 1), ("rows", 1, 2**31 - 1), ("columns", 1, 2**31 - 1), ("pitch", 1, 2**31 - 1), ("box", 1, 256),
+  ("first", 0, 2**31 - 1), ("rows", 1, 2**31 - 1), ("columns", 1, 2**31 - 1), ("pitch", 1, 2**31 - 1),
+  ("box", 1, 256),
 )  # fmt: skip
 MAX_SMEM_BYTES = 232448  # 227 KiB: the most any supported GPU gives a block
 

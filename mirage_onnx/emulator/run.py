@@ -220,7 +220,9 @@ class Module:
   ) -> bool:
     """Whether the next kernel may start before what came before this one has ended."""
     kernel = self.kernels[index]
-    values: list[ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctypes.c_ulonglong]] = [ctypes.c_void_p(placed.address[n]) for n in kernel.args]
+    values: list[ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctypes.c_ulonglong]] = [
+      ctypes.c_void_p(placed.address[n]) for n in kernel.args
+    ]
     if missing := [axis for axis in kernel.sizes if axis not in sizes]:
       raise EmulationError(f"kernel {kernel.name}: no size of {', '.join(missing)}")
     values += [ctypes.c_int(sizes[axis]) for axis in kernel.sizes]
@@ -257,7 +259,7 @@ class Module:
 
 
 def _tensor_map(of: TensorMap, at: int) -> ctypes.Array[ctypes.c_ulonglong]:
-  """What ``tensor_load`` of host/async.h reads of a tensor that begins at this address; at a multiple of 64."""
+  """What ``tensor_load`` of host/async.h reads of a tensor that begins there; at a multiple of 64."""
   room = (ctypes.c_ulonglong * 24)()
   found = (ctypes.c_ulonglong * 16).from_buffer(room, -ctypes.addressof(room) % 64)
   found[:5] = [at + 2 * of.first, of.rows, of.columns, of.pitch, of.box]

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-  """``rows`` of ``columns`` elements of two bytes, ``pitch`` elements apart, from element ``first`` of ``tensor`` on.
+  """``rows`` of ``columns`` elements of two bytes, ``pitch`` elements apart, from element ``first`` on.
 
-  A copy is a box of ``box`` rows and 64 columns, 128 bytes a row, swizzled as tensor cores read them; what of it
-  lies beyond the rows or the columns is zero and is not read.
+  A copy is a box of ``box`` rows and 64 columns, 128 bytes a row, swizzled as tensor cores read them;
+  what of it lies beyond the rows or the columns is zero and is not read.
   """
 
   tensor: str

@@ -323,8 +323,8 @@ class KernelParams:
   elements of the loop axis per iteration (of the whole block). ``warps``: per block.
   ``stages``: loop steps whose loads are in flight. ``instruction``: by which tensor cores contract
   (``instructions``); only one that is not ``mma`` is in the text. ``beside``: in the launch before it.
-  ``teams``: of so many warps each, fed by a warp that copies (``lower/feed.py``), or 0; ``sharing``: blocks that
-  copy for each other what they have in common.
+  ``teams``: of so many warps each, fed by a warp that copies (``lower/feed.py``), or 0; ``sharing``:
+  blocks that copy for each other what they have in common.
   """
 
   tile: tuple[int, ...] = ()

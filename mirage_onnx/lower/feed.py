@@ -1,9 +1,9 @@
 """Blocks whose copies are made by a warp of their own, for teams of warps that multiply.
 
-The warp has the copy engine fill a ring of tiles in shared memory: it waits until a tile is free, and barriers in
-memory say when it is full. A team takes the tiles of its block's part of the output. With several teams, each has
-every so many-th part: while one writes its results, the tensor cores have those of another. Blocks that share have
-the same part of one operand; each copies a piece of it for all of them.
+The warp has the copy engine fill a ring of tiles in shared memory: it waits until a tile is free, and
+barriers in memory say when it is full. A team takes the tiles of a part of the output. With several
+teams, each has every so many-th part: while one writes its results, the tensor cores have those of
+another. Blocks that share have the same part of one operand; each copies a piece of it for all.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.target import Target
 
-#: By warpgroups that multiply: what is left for the one that copies, and what they have then. Registers of a thread
-#: are a multiple of 8, and all together those of a launch: 168, 128 or 96 each.
+#: By warpgroups that multiply: registers of a thread that are left for the one that copies, and what
+#: they have then. They are a multiple of 8, and all together those of a launch: 168, 128 or 96 each.
 _REGISTERS = {2: (24, 240), 3: (32, 160), 4: (24, 112)}
 #: A box has at most so many rows, and pieces of a tile whole groups of swizzled rows.
 _MOST_ROWS, _GROUP, _MOST_TEAMS = 256, 8, 3
@@ -46,7 +46,10 @@ class FedTile:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-  """``warps``: of a team. ``axis``: the grid axis that blocks of a cluster differ in. ``barriers``: their first byte."""
+  """``warps``: of a team. ``axis``: of the grid, that blocks that share differ in.
+
+  ``barriers``: the byte of shared memory with which the ring's begin.
+  """
 
   teams: int
   warps: int
@@ -94,7 +97,7 @@ def feed_of(
   heights = {i: _height(lowering, i) for i in lowering.ring}
   axis, shared = "", -1
   if params.sharing > 1:
-    # The operand with most rows is what is shared, the last of equal ones; blocks differ in those of the other.
+    # What is shared is the operand with most rows; blocks differ in those of the other.
     shared = max(reversed(heights), key=lambda i: heights[i])
     own = {p.axis for p in pieces.of_value[shared].values() if p.length > 1}
     others = [a for a in grid.axes if a.split and a.axis not in own]
@@ -135,11 +138,18 @@ def _tile(
   tensor = graph.tensor(op.tensor)
   own: Mapping[str, Piece] = pieces.of_value[index]
   assert callable(refuse)
-  if not tile.swizzled or any(is_runtime(pieces.extents, a) for a in tensor.axes) or index in lowering.widened:
+  if (
+    not tile.swizzled or any(is_runtime(pieces.extents, a) for a in tensor.axes) or index in lowering.widened
+  ):
     raise refuse(f"{op.tensor} is no tile of whole rows")
   view = TensorView.of(tensor, pieces.extents)
   last = tensor.axes[-1]
-  if view.picked or view.stride(last) != 1 or not own[last].levels.endswith(STEP) or own[last].length % BOX_COLUMNS:
+  if (
+    view.picked
+    or view.stride(last) != 1
+    or not own[last].levels.endswith(STEP)
+    or own[last].length % BOX_COLUMNS
+  ):
     raise refuse(f"{op.tensor} does not lie in rows along the depth")
   others = [(own[a], view.stride(a), pieces.extents[a]) for a in tensor.axes[:-1] if pieces.extents[a] > 1]
   tall = [(s, n) for p, s, n in others if p.length > 1]

@@ -14,7 +14,8 @@ from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 from mirage_onnx.lower.widened import Widened
 
-#: Registers of a lane beyond which a loaded tile is read where it is used; where shared memory has the ring alone.
+#: Registers of a lane beyond which a loaded tile is read where it is used; where shared memory has the
+#: ring alone.
 MOST_FETCHED, MOST_FETCHED_FED = 64, 128
 
 

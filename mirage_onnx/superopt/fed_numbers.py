@@ -1,8 +1,9 @@
 """Numbers with which a warp of its own copies for teams of warps that multiply (``lower/feed.py``).
 
-As in ``warpgroup_numbers.py``, rows of a block's part are 64 to a warpgroup. With one team a multiprocessor has one
-part of the output, as large as registers allow; with two, each has its own, and one's results are written while the
-other multiplies. Two blocks, or four, share the operand that has most rows.
+As in ``warpgroup_numbers.py``, rows of a block's part are 64 to a warpgroup. With one team a
+multiprocessor has one part of the output, as large as registers allow; with two, each has its own,
+and one's results are written while the other multiplies. Two blocks, or four, share the operand that
+has most rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,10 @@ from mirage_onnx.lower.feed import barrier_bytes
 from mirage_onnx.superopt.warpgroup_numbers import Shape, fastest, whole_us
 from mirage_onnx.target import Target
 
-#: Rows and columns of a team's part, its warps, teams: 64 rows a warpgroup, or warpgroups that share out columns.
+#: Rows and columns of a team's part, its warps, teams; some warpgroups share out columns.
 _TEAMS = (
-  (128, 256, 8, 1), (128, 192, 8, 1), (128, 128, 8, 1), (192, 128, 12, 1), (192, 192, 12, 1), (256, 128, 16, 1),
+  (128, 256, 8, 1), (128, 192, 8, 1), (128, 128, 8, 1), (192, 128, 12, 1), (192, 192, 12, 1),
+  (256, 128, 16, 1),
   (64, 256, 4, 1), (64, 128, 4, 1), (64, 64, 4, 1), (64, 256, 8, 1), (128, 64, 8, 1), (64, 128, 8, 1),
   (64, 256, 4, 2), (64, 192, 4, 2), (64, 128, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2),
 )  # fmt: skip
@@ -26,7 +28,7 @@ _SHARING, _STEPS, _MOST_STAGES = (1, 2, 4), (64, 128), 8
 _SMALL = 64 * 128
 #: A multiprocessor's shared memory, bytes a us; all reads from L2.
 SMEM_BYTES_PER_US, L2_TBPS = 2.2e5, 8.0
-#: What a step takes besides; until the first products; from the last ones of a part to its end, of 32768 elements.
+#: What a step takes besides; until the first products; from the last ones to the end of 32768 elements.
 STEP_US, BEGIN_US, END_US = 0.02, 2.5, 3.0
 
 

@@ -340,8 +340,9 @@ class Gpu:
     return _ok(
       d.cuTensorMapEncodeTiled(
         d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, at + 2 * of.first,
-        [size(of.columns), size(of.rows)], [size(2 * of.pitch)], [one(BOX_COLUMNS), one(of.box)], [one(1), one(1)],
-        d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        [size(of.columns), size(of.rows)], [size(2 * of.pitch)], [one(BOX_COLUMNS), one(of.box)],
+        [one(1), one(1)], d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
       )

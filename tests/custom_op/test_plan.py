@@ -37,8 +37,8 @@ variant d0.0,16,le
 launch 0 rms grid d0.0,16,ceildiv 64 1 block 128 cluster 4 smem 65536 pdl 1 args i0#d0.0,8192,* w:16#4096 o0#0
 launch 4095 _Z1kv grid 1 1 1 block 1 cluster 1 smem 0 pdl 0 args
 variant
-launch 1 k grid 1 1 1 block 1024 cluster 16 smem 232448 pdl 0 args i32:d0.0 i64:-1 o1#4 t:8:3:64:72:256:w:16#512
-"""
+launch 1 k grid 1 1 1 block 1024 cluster 16 smem 232448 pdl 0 args i32:d0.0 i64:-1 o1#4 MAP
+""".replace("MAP", "t:8:3:64:72:256:w:16#512")
 
 
 def python_refusal(text):

@@ -1,4 +1,4 @@
-"""Boxes of tensors by the copy engine: where their elements lie, what is beyond the tensor, what is forgotten."""
+"""Boxes of tensors by the copy engine: where elements lie, what is beyond, what is forgotten."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,8 @@ from mirage_onnx.ir.tensor_map import TensorMap
 
 #: Each block copies a box of 16 rows and writes its 2048 bytes as they lie.
 TEXT = """#include "ptx.cuh"
-PTX_CLUSTER_KERNEL(32, 2) box(const unsigned short* __restrict__ x, unsigned* __restrict__ y, PTX_TENSOR_MAP map) {
+PTX_CLUSTER_KERNEL(32, 2) box(const unsigned short* __restrict__ x, unsigned* __restrict__ y,
+                              PTX_TENSOR_MAP map) {
   unsigned* s = ptx::smem<unsigned>();
   ptx::U64* full = ptx::smem<ptx::U64>() + 512;
   const int rank = static_cast<int>(ptx::cluster_rank());

@@ -81,7 +81,9 @@ BESIDE = {
   "product across": by_wgmma(ACROSS, 64, 64, warps=4, stages=3, a0=64, a1=328, a2=64),
   "product of a norm": by_wgmma(NORM, 64, 64, warps=4, stages=3, a0=77, a1=328, a2=64),
   "product fed": by_wgmma(PLAIN, 64, 64, warps=4, stages=3, teams=1, a0=140, a1=456, a2=104),
-  "product of two teams": by_wgmma(PLAIN, 64, 64, warps=4, stages=3, teams=2, sharing=2, a0=512, a1=264, a2=64),
+  "product of two teams": by_wgmma(
+    PLAIN, 64, 64, warps=4, stages=3, teams=2, sharing=2, a0=512, a1=264, a2=64
+  ),
   "two products": attention(64, 64, 3, a1=376, a3=77),
   "two products of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a0=1, a1=264, a3=200),
 }
@@ -93,7 +95,8 @@ BESIDE_KINDS = (
   "fence gone", "copy wait gone", "copy waits for less", "commit gone", "block barrier gone",
   "place in a tile", "vote gone", "floor", "seen", "turn",
   "mbarrier wait gone", "mbarrier arrive gone", "mbarrier init gone", "mbarrier count", "transaction bytes",
-  "named barrier gone", "cluster barrier gone", "warp arrives nowhere", "another round", "another place of the ring",
+  "named barrier gone", "cluster barrier gone", "warp arrives nowhere", "another round",
+  "another place of the ring",
   "box", "own piece of a box", "shared with none",
 )  # fmt: skip
 

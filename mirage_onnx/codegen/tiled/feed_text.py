@@ -1,8 +1,8 @@
 """The text of blocks whose copies a warp of their own makes (``lower/feed.py``).
 
-Barriers of the ring: ``full``, the copies of a tile have arrived, and ``free``, all that read it have. Steps are
-counted through all tiles of a block, in the order in which they are copied; a tile of the ring is the step's modulo
-the stages, a barrier's parity how often the ring has gone round.
+Barriers of the ring: ``full``, the copies of a tile have arrived, and ``free``, all that read it
+have. Steps are counted through all tiles of a block, in the order in which they are copied: modulo
+the stages they are the tile of the ring, and a barrier's parity is how often that has gone round.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
 from mirage_onnx.ir.tensor_map import BOX_COLUMNS, TensorMap
-from mirage_onnx.lower.feed import Feed, FedTile
+from mirage_onnx.lower.feed import FedTile, Feed
 from mirage_onnx.lower.sizes import identifier
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
@@ -89,7 +89,9 @@ class FeedText:
       team = "0" if feed.teams == 1 else "group" if each == 1 else f"group / {each}"
       with self._turns(team, str(feed.teams), pinned=True):
         if feed.teams > 1:
-          writer.comment("The tiles of the turn before have come, all of them: a parity tells two rounds apart.")
+          writer.comment(
+            "The tiles of the turn before have come, all of them: a parity tells two rounds apart."
+          )
           writer.line(f"if (turn > 0) ptx::bar_sync({self._order('turn')}, {self._pair});")
         tile()
     if feed.sharing > 1:
@@ -163,7 +165,10 @@ class FeedText:
         to = total(to, times("rank", piece)) if fed.shared else to
         call = "tensor_load_multicast" if fed.shared else "tensor_load"
         ranks = f", {(1 << feed.sharing) - 1}" if fed.shared else ""
-        line(f"ptx::{call}({to}, {self._map_of(fed.map.tensor)}, {column}, {row}, full + slot{ranks});", fed.index)
+        line(
+          f"ptx::{call}({to}, {self._map_of(fed.map.tensor)}, {column}, {row}, full + slot{ranks});",
+          fed.index,
+        )
 
   def _row(self, fed: FedTile) -> str:
     """The first row of the map that this block copies."""
@@ -191,7 +196,9 @@ class FeedText:
   def behind(self) -> None:
     """The products of the iteration before have ended."""
     stages = self.values.lowering.stages
-    self.writer.line(f"if (step > 0) warp_arrives<{self.feed.sharing}>(free + (at + {stages - 1}) % {stages});")
+    self.writer.line(
+      f"if (step > 0) warp_arrives<{self.feed.sharing}>(free + (at + {stages - 1}) % {stages});"
+    )
 
   def end(self) -> None:
     """Those of the last one have."""

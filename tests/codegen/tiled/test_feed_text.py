@@ -23,9 +23,13 @@ FED = {
   "turned": by_wgmma(TURNED, 128, 128, teams=1, a0=256, a1=520, a2=264),
   "teams": by_wgmma(GELU, 64, 64, warps=4, stages=3, teams=2, a0=397, a1=1000, a2=200),
   "three teams": by_wgmma(GELU, 64, 64, warps=4, teams=3, a0=397, a1=328, a2=328),
-  "columns shared": by_wgmma(RESIDUAL, 128, 64, warps=4, stages=3, teams=2, sharing=2, a0=512, a1=520, a2=200),
+  "columns shared": by_wgmma(
+    RESIDUAL, 128, 64, warps=4, stages=3, teams=2, sharing=2, a0=512, a1=520, a2=200
+  ),
   "rows shared": by_wgmma(RESIDUAL, 64, 128, stages=3, teams=1, sharing=2, a0=397, a1=520, a2=384),
-  "four share": by_wgmma(PLAIN, 128, 64, warps=4, loop_tile=128, stages=3, teams=1, sharing=4, a0=512, a1=648),
+  "four share": by_wgmma(
+    PLAIN, 128, 64, warps=4, loop_tile=128, stages=3, teams=1, sharing=4, a0=512, a1=648
+  ),
   "columns apart": by_wgmma(PLAIN, 256, 64, stages=3, teams=1, sharing=2, a0=256, a1=456, a2=520),
   "bf16": by_wgmma(RESIDUAL.replace("f16", "bf16"), 128, 128, teams=1, a0=197, a1=264, a2=264),
 }
