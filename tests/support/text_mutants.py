@@ -74,7 +74,7 @@ KINDS = (
   Kind("mbarrier arrive gone",
        r"ptx::(mbarrier_(arrive\w*|expect_tx)|cp_async_mbarrier_arrive)\([^;]*\);", _gone),
   Kind("warp arrives nowhere", r"(if \(step > 0\) )?warp_arrives<\d+>\([^;]*\);", _gone),
-  Kind("another round", r"1u - round|(?<=, )round(?=\);)", 
+  Kind("another round", r"1u - round|(?<=, )round(?=\);)",
        lambda m: ("round" if "-" in m[0] else "1u - round",)),
   Kind("another place of the ring", r"(?<=\(full \+ |\(free \+ )slot", lambda m: ("(slot + 1) % 3",)),
   Kind("box", r"(?<=, )(step \* 64|first_a\d)(?=[,)])", lambda m: (f"{m[1]} + 8",)),
