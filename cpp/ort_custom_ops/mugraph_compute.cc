@@ -10,6 +10,7 @@
 #include "mugraph_kernel.h"
 #include "staging.h"
 #include "tensor_info.h"
+#include "tensor_map.h"
 
 namespace mirage {
 namespace {
@@ -328,26 +329,6 @@ std::string MuGraphKernel::pack(
       ", there are " + std::to_string(*bytes);
 }
 
-// A tensor map of what is at `at`, where there are so many bytes.
-std::string MuGraphKernel::encode(
-    const Arg& arg, uint64_t at, uint64_t bytes, cu::TensorMap* out) const {
-  const cu::Driver& driver = *registration_->driver;
-  if (driver.TensorMapEncodeTiled == nullptr) return "the CUDA driver makes no tensor maps";
-  const TensorMapSpec& map = arg.map;  // 31 bits each: 64 hold the sum
-  const uint64_t end = 2 * uint64_t(map.first + (map.rows - 1) * map.pitch + map.columns);
-  if (end > bytes) {
-    return "its tensor map has " + std::to_string(end) + " bytes of " + place_text(arg) + ", there are " +
-        std::to_string(bytes);
-  }
-  const uint64_t sizes[2] = {uint64_t(map.columns), uint64_t(map.rows)};
-  const uint64_t strides[1] = {2 * uint64_t(map.pitch)};
-  const unsigned box[2] = {64, unsigned(map.box)}, steps[2] = {1, 1};
-  const cu::Result r = driver.TensorMapEncodeTiled(out, cu::kTensorMapU16, 2,
-      reinterpret_cast<void*>(at + 2 * uint64_t(map.first)), sizes, strides, box, steps, 0,
-      cu::kTensorMapSwizzle128, cu::kTensorMapPromotion256, 0);
-  return r == cu::kSuccess ? "" : "cuTensorMapEncodeTiled failed: " + driver.describe(r);
-}
-
 std::string MuGraphKernel::prepare(
     const Run& run, size_t variant, size_t index, Prepared* out) const {
   const Launch& launch = plan_.variants[variant].launches[index];
@@ -367,7 +348,8 @@ std::string MuGraphKernel::prepare(
   for (size_t i = 0; i < launch.args.size(); ++i) {
     std::string why = pack(run, launch.args[i], &out->slots[i], &out->bytes[i]);
     if (why.empty() && launch.args[i].is_map) {
-      why = encode(launch.args[i], out->slots[i], out->bytes[i], &out->maps.emplace_back());
+      why = encode_map(*registration_->driver, launch.args[i].map, out->slots[i], out->bytes[i],
+          &out->maps.emplace_back());
     }
     if (!why.empty()) return "argument " + std::to_string(i) + " of " + launch.kernel + ": " + why;
   }

@@ -45,7 +45,6 @@ class MuGraphKernel {
   std::string afford(Run*, uint64_t bytes) const;
   void poison(const Run&) const;
   std::string choose(const Run&, size_t* variant) const;
-  std::string encode(const Arg&, uint64_t at, uint64_t bytes, cu::TensorMap*) const;
   std::string prepare(const Run&, size_t variant, size_t index, Prepared*) const;
   std::string launch(Run*, size_t variant, size_t index, Prepared*) const;
   std::string pack(const Run&, const Arg&, uint64_t* slot, uint64_t* bytes) const;

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.ir.tensor_map import BOX_COLUMNS
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import TOO_OLD, Architecture, architecture_of, of_size
+from mirage_onnx.tune.tensor_maps import encoded
 
 if TYPE_CHECKING:
   from mirage_onnx.codegen.cubin import Cubin
   from mirage_onnx.codegen.source import KernelSource
-  from mirage_onnx.ir.tensor_map import TensorMap
 
 #: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only. So many
 #: times a smaller L2 (6 MB of an A10, whose memory takes four times as long to read as much).
@@ -330,22 +329,7 @@ class Gpu:
     self.launch(
       function, source.grid_at(at), source.block, arguments,
       cluster=source.cluster, smem_bytes=source.smem_bytes, pdl=source.pdl,
-      maps=[self.tensor_map(m, at[m.tensor]) for m in source.maps],
-    )  # fmt: skip
-
-  def tensor_map(self, of: TensorMap, at: int) -> Any:
-    """What the copy engine is told of a tensor that begins at this address."""
-    d = self.d
-    one, size = d.cuuint32_t, d.cuuint64_t
-    return _ok(
-      d.cuTensorMapEncodeTiled(
-        d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, at + 2 * of.first,
-        [size(of.columns), size(of.rows)], [size(2 * of.pitch)], [one(BOX_COLUMNS), one(of.box)],
-        [one(1), one(1)], d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-      )
+      maps=[encoded(self.d, m, at[m.tensor]) for m in source.maps],
     )  # fmt: skip
 
   def capture(self, work: Callable[[], object]) -> Callable[[], None]:
