@@ -196,6 +196,7 @@ def kernel_text(c: Compiled) -> str:
   """All of a program that runs: its µGraph and numbers, its kernels' texts, launches and images."""
   sources = [
     [s.name, s.text, s.grid, s.block, s.cluster, s.smem_bytes, s.args, s.pdl, s.sizes, s.tiles]
+    + [[m.tensor, *m.words] for m in s.maps]
     for s in c.sources
   ]
   images = [hashlib.sha256(cubin.image).hexdigest() for cubin in c.cubins]
