@@ -1,0 +1,55 @@
+"""Numbers of kernels whose copies a warp of its own makes: the code generator takes all of them; who has none."""
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir import parse_ugraph, ugraph_extents
+from mirage_onnx.superopt.fed_numbers import fed_points
+from mirage_onnx.target import H100, TARGETS
+from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
+
+
+def points(text=LINEAR, target=H100, keep=1000, **sizes):
+  graph = parse_ugraph(text)
+  tensors = {t.name: t for t in graph.tensors}
+  return graph, fed_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, keep)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"a2": 77}, {"a2": 197, "a0": 1000}, {"a1": 768, "a2": 4096}])
+def test_the_code_generator_takes_them(sizes):
+  graph, found = points(**sizes)
+  assert len(found) > 10 and [us for us, _ in found] == sorted(us for us, _ in found)
+  refused = []
+  for _, params in found[::5]:
+    extents = ugraph_extents(graph, (params,), {**SIZES, **sizes})
+    try:
+      source = emit_kernel(graph, graph.kernels[0], params, extents, H100)
+    except RejectionError as error:
+      refused.append((params.to_text(), error.rejection))
+      continue
+    assert source.cluster == params.sharing and len(source.maps) == 2
+    assert source.grid[0] % params.sharing == 0 and source.smem_bytes <= H100.smem_bytes
+    assert type(params).from_text(params.to_text()) == params
+  assert refused == []
+
+
+def test_who_has_none():
+  assert points(target=next(t for t in TARGETS.values() if not t.has_clusters))[1] == ()
+  assert points(a2=32)[1] == ()
+  assert points(LINEAR.replace("f16[a1,a0] weight", "f16[a0,a1] weight"))[1] == ()
+
+
+def test_kept_are_the_best():
+  _, every = points()
+  assert points(keep=3)[1] == every[:3]
+  shared = {p.sharing for _, p in every}
+  assert shared == {1, 2, 4} and {p.teams for _, p in every} == {1, 2}
+  assert {p.sharing for _, p in points(a2=192, a1=192)[1]} < {1, 2, 3}
+
+
+def test_fewer_multiprocessors_take_longer():
+  (fast, own), (slow, _) = points(keep=1)[1][0], points(target=replace(H100, multiprocessors=66), keep=1)[1][0]
+  assert slow > fast and own.teams
