@@ -64,7 +64,7 @@ def jobs_of(name, keep):
   tensors, found = {t.name: t for t in graph.tensors}, []
   wide = {**sizes, "c0": columns * count}  # as many tiles as all together have
   points = [p for of in (sizes, wide) for _, p in warpgroup_points(graph.kernels[0], tensors, of, H100, keep)]
-  points += [p for _, p in fed_points(graph.kernels[0], tensors, wide, H100, 3 * keep)]
+  points += [p for _, p in fed_points(graph.kernels[0], tensors, wide, H100, 3 * keep, (1, 2, 4))]
   for p in dict.fromkeys(points):
     for how, beside in (("apart", False), ("one", True)) if not p.teams else (("one", True),):
       params = (p, *(replace(p, beside=beside) for _ in graph.kernels[1:]))

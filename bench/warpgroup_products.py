@@ -56,6 +56,8 @@ _GELU = (
   "const[1] : f32[]", "add %9 %10 : f32[a0,a2]", "mul %6 %11 : f32[a0,a2]", "const[1/2] : f32[]",
   "mul %12 %13 : f32[a0,a2]",
 )  # fmt: skip
+#: Blocks that share an operand.
+SHARED = (1, 2, 4)
 #: The largest error, relative to the largest result.
 MOST_WRONG = {"f16": 2e-3, "bf16": 1e-2}
 
@@ -92,7 +94,7 @@ def candidates(name, keep):
   (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
   found = [
     *warpgroup_points(kernel, tensors, sizes, H100, keep),
-    *fed_points(kernel, tensors, sizes, H100, 1000),
+    *(f for n in SHARED for f in fed_points(kernel, tensors, sizes, H100, keep, (n,))),
     (0.0, KernelParams((128, 128), 1, 64, 8, 3)),
   ]
   jobs = []

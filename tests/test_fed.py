@@ -18,7 +18,7 @@ def fed(monkeypatch, request):
   """Programs with such numbers turn out the fastest."""
   found, (teams, sharing) = [], request.param
 
-  def points(kernel, tensors, extents, target, count):
+  def points(kernel, tensors, extents, target, count, counted):
     if len(kernel.grid) != 2 or kernel.loop is None:
       return ()
     own = {a: 128 if a == tensors[kernel.saves[0].tensor].axes[-1] else 64 for a in kernel.grid}
@@ -31,7 +31,7 @@ def fed(monkeypatch, request):
     found.extend(own)
     return replace(result, candidates=tuple(own) or result.candidates)
 
-  monkeypatch.setattr(refine, "warpgroup_points", points)
+  monkeypatch.setattr(refine, "product_points", points)
   monkeypatch.setattr(judging, "as_expected", timed)
   return found
 

@@ -97,8 +97,9 @@ def feed_of(
   heights = {i: _height(lowering, i) for i in lowering.ring}
   axis, shared = "", -1
   if params.sharing > 1:
-    # What is shared is the operand with most rows; blocks differ in those of the other.
-    shared = max(reversed(heights), key=lambda i: heights[i])
+    # What is shared is the operand with most rows, B of equal ones; blocks differ in those of the other.
+    seconds = {lowering.assignment.kernel.ops[p].args[1] for p in lowering.assignment.products}
+    shared = max(heights, key=lambda i: (heights[i], i in seconds))
     own = {p.axis for p in pieces.of_value[shared].values() if p.length > 1}
     others = [a for a in grid.axes if a.split and a.axis not in own]
     free = [a for a in others if any(a.axis in pieces.of_value[i] for i in lowering.ring if i != shared)]

@@ -20,8 +20,9 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Candidate, Kernel, KernelParams, KTensor, Program, Region, UGraph, ugraph_extents
 from mirage_onnx.match.candidates import RegionCandidate as Instance
 from mirage_onnx.match.repeated import RegionMaker
+from mirage_onnx.superopt.fed_numbers import product_points
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified, varied
-from mirage_onnx.superopt.warpgroup_numbers import Shape, warpgroup_points
+from mirage_onnx.superopt.warpgroup_numbers import Shape
 from mirage_onnx.target import Target
 from mirage_onnx.tune.instances import InstanceChecks
 from mirage_onnx.tune.measure import measure_region
@@ -172,7 +173,7 @@ def as_one_product(region: Region, candidate: Candidate, target: Target) -> tupl
     return ()
   wide = {**extents, shape.columns: extents[shape.columns] * len(graph.kernels)}
   at = first.grid.index(shape.columns)
-  points = warpgroup_points(first, tensors, wide, target, NUMBERS)
+  points = product_points(first, tensors, wide, target, NUMBERS, counted=bool(region.runtime))
   fit = [(us, p) for us, p in points if p.cluster == 1 and p.tile[at] <= extents[shape.columns]]
   return tuple(
     replace(candidate, params=(p, *(replace(p, beside=True) for _ in others)), predicted_us=us)

@@ -15,11 +15,11 @@ from math import log2
 from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.ir import Candidate, KernelParams, Region, ugraph_extents
 from mirage_onnx.lower.layouts import Family
+from mirage_onnx.superopt.fed_numbers import product_points
 from mirage_onnx.superopt.result import SearchResult
 from mirage_onnx.superopt.solved import kernel_times, solver
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
 from mirage_onnx.superopt.warpgroup_chains import chained_points
-from mirage_onnx.superopt.warpgroup_numbers import warpgroup_points
 from mirage_onnx.superopt.widened_numbers import widened_points
 from mirage_onnx.target import Target
 
@@ -122,7 +122,7 @@ def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: i
   tensors = {t.name: t for t in graph.tensors}
   extents = ugraph_extents(graph, candidate.params, region.extents)
   points = [
-    warpgroup_points(k, tensors, extents, target, count)
+    product_points(k, tensors, extents, target, count, counted=bool(region.runtime))
     or widened_points(k, tensors, extents, target, count)
     or chained_points(k, tensors, extents, target, count)
     for k in graph.kernels

@@ -1,4 +1,4 @@
-"""Numbers of kernels whose copies a warp of its own makes: the code generator takes all of them; who has none."""
+"""Numbers of kernels whose copies a warp of its own makes: all are taken; who has none."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
 def points(text=LINEAR, target=H100, keep=1000, **sizes):
   graph = parse_ugraph(text)
   tensors = {t.name: t for t in graph.tensors}
-  return graph, fed_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, keep)
+  return graph, fed_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, keep, (1, 2, 4))
 
 
 @pytest.mark.parametrize("sizes", [{}, {"a2": 77}, {"a2": 197, "a0": 1000}, {"a1": 768, "a2": 4096}])
@@ -51,5 +51,8 @@ def test_kept_are_the_best():
 
 
 def test_fewer_multiprocessors_take_longer():
-  (fast, own), (slow, _) = points(keep=1)[1][0], points(target=replace(H100, multiprocessors=66), keep=1)[1][0]
+  (fast, own), (slow, _) = (
+    points(keep=1)[1][0],
+    points(target=replace(H100, multiprocessors=66), keep=1)[1][0],
+  )
   assert slow > fast and own.teams

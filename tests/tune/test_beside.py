@@ -131,15 +131,18 @@ def test_kernels_that_are_alike_are_tried_in_one_launch():
 def test_numbers_of_one_product_of_all_columns():
   """512 rows of three 768 columns: as many tiles as a product of 2304 columns has, and larger ones."""
   sizes = {"a0": 512, "a1": 768, "a2": 768, "a3": 768, "a4": 768}
-  region, apart = SimpleNamespace(extents=sizes), Candidate(GRAPH, (BY_WGMMA,) * 3)
+  region, apart = SimpleNamespace(extents=sizes, runtime={}), Candidate(GRAPH, (BY_WGMMA,) * 3)
   found = beside.as_one_product(region, apart, H100)
   assert len(found) == beside.NUMBERS
   for c in found:
     assert [p.beside for p in c.params] == [False, True, True]
     (source,) = emit_candidate(c, sizes, H100, "k")
     assert source.args[0] == "i0"
-  assert found[0].params[0].tile == (96, 128)  # 15.7 us with 64x64 on an H100, 10.8 with these
-  assert beside.as_one_product(SimpleNamespace(extents={**sizes, "a4": 384}), apart, H100) == ()
+  # 15.7 us with 64x64 on an H100, 10.8 with these; those whose copies a warp of its own makes beside them.
+  assert (96, 128) in {c.params[0].tile for c in found[:2]} and {
+    c.params[0].teams > 0 for c in found[:2]
+  } == {True, False}
+  assert beside.as_one_product(SimpleNamespace(extents={**sizes, "a4": 384}, runtime={}), apart, H100) == ()
   assert beside.as_one_product(region, apart, replace(H100, instructions=())) == ()
 
 

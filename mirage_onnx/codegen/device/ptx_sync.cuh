@@ -147,6 +147,17 @@ PTX_DEVICE void mbarrier_arrive_remote(U64* local, unsigned rank) {
       "r"(rank)
       : "memory");
 }
+// The same, and orders nothing: of what products beside the threads have read, who arrives has waited for
+// them. (A release to the cluster waits for all of the thread's stores, 0.3 us a time.) sm_90.
+PTX_DEVICE void mbarrier_arrive_remote_relaxed(U64* local, unsigned rank) {
+  asm volatile(
+      "{\n\t.reg .u32 remote;\n\t"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
+      "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n\t}" ::"r"(
+          device::shared(local)),
+      "r"(rank)
+      : "memory");
+}
 // Whether the phase of this parity is complete, perhaps after some time; if so, acquires what the
 // block (and bulk copies) released.
 PTX_DEVICE bool mbarrier_try_wait(U64* bar, unsigned parity) {

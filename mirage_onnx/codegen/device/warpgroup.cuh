@@ -70,14 +70,16 @@ PTX_DEVICE float times_normal(float x) {
   return fmaf(-a, ptx::ex2(p), ptx::max_nan(x, 0.0f));
 }
 
-// One arrival of this warp at a barrier, or at those at its place in the first blocks of the cluster.
+// One arrival of this warp, which has waited for its products, at a barrier; or at those at its place in
+// the first blocks of the cluster.
 template <int Blocks>
 PTX_DEVICE void warp_arrives(ptx::U64* bar) {
   ptx::sync_warp();
   if constexpr (Blocks == 1) {
     if (ptx::lane() == 0) ptx::mbarrier_arrive(bar);
   } else {
-    if (ptx::lane() < Blocks) ptx::mbarrier_arrive_remote(bar, static_cast<unsigned>(ptx::lane()));
+    const unsigned rank = static_cast<unsigned>(ptx::lane());
+    if (rank < Blocks) ptx::mbarrier_arrive_remote_relaxed(bar, rank);
   }
 }
 

@@ -66,6 +66,10 @@ PTX_DEVICE void mbarrier_expect_tx(U64* bar, unsigned bytes) { emu::mbarrier_exp
 PTX_DEVICE void mbarrier_arrive_remote(U64* local, unsigned rank) {
   emu::mbarrier_arrive(local, rank);
 }
+// What products have read counts as an access of the threads here, so it releases, too.
+PTX_DEVICE void mbarrier_arrive_remote_relaxed(U64* local, unsigned rank) {
+  emu::mbarrier_arrive(local, rank);
+}
 PTX_DEVICE bool mbarrier_try_wait(U64* bar, unsigned parity) {
   return emu::mbarrier_try_wait(bar, parity);
 }
