@@ -29,7 +29,7 @@ _STEPS, _MOST_STAGES = (64, 128), 8
 SHARING = (1,)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
-#: Fitted to 571 times of 24 products on an H100 without sharing (bench/results/h100/fed_*.json), off by
+#: Fitted to 571 times of 24 products on an H200 without sharing (bench/results/h200/fed_*.json), off by
 #: a factor of 1.16 (root mean square); the first point took 1.013 times as long as the fastest
 #: (geometric mean), which was among the first three. A multiprocessor's shared memory, bytes a us; all
 #: reads from L2; products.
