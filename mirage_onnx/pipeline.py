@@ -28,7 +28,7 @@ from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.importer.external import weight_bytes
 from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import Matches, RegionCandidate, find_candidates
-from mirage_onnx.match.cuts import TILED, TILED_STEPS, Limits
+from mirage_onnx.match.cuts import limits_of
 from mirage_onnx.rewrite.replacement import NAME_POOL
 from mirage_onnx.stages import search_hooks, stage
 from mirage_onnx.superopt.hooks import never
@@ -151,7 +151,7 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
   with stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
     timed = options.measure or options.lock is not None
-    limits = TILED_STEPS if options.steps and options.tiled else TILED if options.tiled else Limits()
+    limits = limits_of(tiled=options.tiled, steps=bool(options.steps), timed=timed)
     limits = replace(limits, single=options.every, reductions=timed)
     end = inf if options.lock is not None else max(budget.search, time.monotonic() + LEAST_MATCH_S)
     matches = find_candidates(program, limits, declared.typical, end).beside(options.beside)

@@ -5,14 +5,13 @@ of 128 bytes. They are ranked by the one formula (``cost/kernel_time.py``); what
 timed on an H100 says ``bench/rankings.py``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import ceil, inf, prod
+from math import ceil, inf
 
 from mirage_onnx.cost.kernel_time import lowered_us
-from mirage_onnx.cost.model import CLUSTER_US, element_bytes
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase, UGraph, ugraph_extents
 from mirage_onnx.target import Target
@@ -27,9 +26,6 @@ _MOST_SHARED = 128 * 256 * 2
 #: Registers of a thread beside its accumulators, with fewer of which kernels spill that do more than
 #: multiply; the most that one has.
 OTHER_REGISTERS, _MOST_REGISTERS = 64, 255
-#: Of what is not ranked by its thread graph: what a rank reads of the others', until the first products of a
-#: block, and from its last ones to its end (of 32768 elements).
-DSMEM_BYTES_PER_US, BEGIN_US, END_US = 3.45e4, 3.35, 4.0
 #: Tiles of which all depths of the ring are looked at: those that are fastest with the deepest.
 _LOOKED_AT = 8
 
@@ -146,24 +142,3 @@ def _ranked(
   known = {p for _, p in first}
   others = ordered(p for p in points if replace(p, stages=0) in near and p not in known)
   return tuple(sorted((*first, *others), key=lambda f: (f[0], f[1].to_text())))
-
-
-def whole_us(
-  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], compute_us: float,
-  tile: int, rounds: float, params: KernelParams, target: Target,
-) -> float:  # fmt: skip
-  """A launch whose blocks compute for so long, beside its memory; ranks exchange their ``tile`` elements."""
-  dram = sum(prod(extents[a] for a in t.axes) * element_bytes(t)
-             for n, t in tensors.items() if n in kernel.touched)  # fmt: skip
-  memory_us = dram / (target.stream_tbps * 1e6) + BEGIN_US
-  shared = tile * 4 * params.cluster
-  exchange_us = CLUSTER_US + shared / DSMEM_BYTES_PER_US * rounds if params.cluster > 1 else 0.0
-  body_us: float = (compute_us**4 + memory_us**4) ** 0.25
-  return target.launch_us + body_us + exchange_us
-
-
-def fastest(
-  time_us: Callable[[KernelParams], float], points: Iterable[KernelParams], keep: int
-) -> tuple[tuple[float, KernelParams], ...]:
-  """The ``keep`` points that are predicted to be fastest, in us, best first."""
-  return tuple(sorted(((time_us(p), p) for p in points), key=lambda f: (f[0], f[1].to_text()))[:keep])
