@@ -8,7 +8,6 @@ same place, nothing is to be done where c is 0 and the addresses are equal; else
 from dataclasses import dataclass
 
 from mirage_onnx.ir import BlockOp, Kernel, UGraph
-from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.functions import is_elementwise
 
 
@@ -31,7 +30,7 @@ class InPlace:
 
 def update_of(graph: UGraph, kernel: Kernel) -> InPlace | None:
   """What a kernel updates, where that is all it does and what is new follows from the grid alone."""
-  if kernel.loop or any(o.op in REDUCTIONS for o in kernel.ops):
+  if kernel.loop:
     return None
   conditions, pairs = set[int](), []
   for save in kernel.saves:
