@@ -22,7 +22,7 @@ from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import MMA, Form, vector
 from mirage_onnx.lower.grid import AxisTile, Grid, check_maps
-from mirage_onnx.lower.in_place import InPlace, update_of
+from mirage_onnx.lower.in_place import UPDATING, InPlace, update_of
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.sizes import LaunchSizes
@@ -133,12 +133,11 @@ def row_graph(
 def _turns(grid: Grid, packed: AxisTile, extents: Mapping[str, int], target: Target) -> int:
   """How many tiles of its rows a block of an update looks at: mostly there is nothing to be done in them.
 
-  Of a cache with room for 8192 rows the two kernels that write one took 9 us on an H100, a tile a block. Where
-  all is to be done, so many blocks have bytes enough under way.
+  Of a cache with room for 8192 rows the two kernels that write one took 9 us on an H100, a tile a block.
   """
   sizes = extents.extents if isinstance(extents, LaunchSizes) else extents
   tiles = {a.axis: -(-sizes[a.axis] // a.tile) for a in grid.axes}
-  return max(1, min(prod(tiles.values()) // (4 * target.multiprocessors), tiles[packed.axis]))
+  return max(1, min(prod(tiles.values()) // (UPDATING * target.multiprocessors), tiles[packed.axis]))
 
 
 @dataclass(frozen=True, slots=True)
