@@ -136,7 +136,8 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
     kernel=kernel,
     extents=extents,
     dram_bytes=sum(
-      int(size(tensors[t].axes) * moved_bytes(kernel, tensors[t]) * part(tensors[t].axes)) for t in kernel.touched
+      int(size(tensors[t].axes) * moved_bytes(kernel, tensors[t]) * part(tensors[t].axes))
+      for t in kernel.touched
     ),
     loads=tuple((o.axes, stored_bytes(tensors[o.tensor]) * part(o.axes)) for o in kernel.loads),
     matmuls=tuple((o.axes, size(o.reduced), o.phase is Phase.LOOP) for o in ops if o.op == "matmul"),

@@ -34,7 +34,7 @@ STEPS = "pkg.mirage_onnx.steps"
 #: The property of the ``If`` that says what dimensions have in the branch of steps, as ``batch=1 new=1``.
 _SIZES = "pkg.mirage_onnx.sizes"
 _STEP, _OTHERS = "/step", "/others"
-#: In sizes of steps: how many rows the caches have, if steps are of one number only. (No dimension is called so.)
+#: In sizes of steps, where no dimension is called so: how many rows caches have, if that is one number only.
 ROOM = " rows"
 #: New tokens of a prompt that is timed.
 PROMPT = 256

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from mirage_onnx.ir import BlockOp, Kernel, KTensor, UGraph
 from mirage_onnx.ir.functions import is_elementwise
 
-
-#: Blocks of an update on a multiprocessor: mostly there is nothing to be done, and where there is, so many have
-#: bytes enough under way.
+#: Blocks of an update on a multiprocessor: mostly they have nothing to do; where they have,
+#: so many have bytes enough under way.
 UPDATING = 4
 
 
@@ -80,7 +79,9 @@ def _behind_casts(kernel: Kernel, index: int) -> int:
   return index
 
 
-def _same_place(tensors: Mapping[str, KTensor], old: BlockOp, saved: str, omap: tuple[str | None, ...]) -> bool:
+def _same_place(
+  tensors: Mapping[str, KTensor], old: BlockOp, saved: str, omap: tuple[str | None, ...]
+) -> bool:
   a, b = tensors[old.tensor], tensors[saved]
   alike = a.dtype is b.dtype and a.axes == b.axes and a.windows == b.windows
   return alike and b.role == "output" and old.imap == omap and not any(w.picks for w in a.windows)

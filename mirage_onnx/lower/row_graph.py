@@ -111,11 +111,9 @@ def row_graph(
   update, needed = update_of(graph, kernel), needed_values(kernel)
   plan = replace(RowPlan.of(kernel, params, grid, extents), update=update)
   if update and plan.packed:
-    plan = replace(
-      plan, turns=_turns(grid, plan.packed, extents, target), together=any(o.op in REDUCTIONS for o in kernel.ops)
-    )
-    grid = grid.in_turns(plan.packed.axis, plan.turns)
-    plan = replace(plan, packed=grid.tile(plan.packed.axis, extents))
+    turns, together = _turns(grid, plan.packed, extents, target), any(o.op in REDUCTIONS for o in kernel.ops)
+    grid = grid.in_turns(plan.packed.axis, turns)
+    plan = replace(plan, packed=grid.tile(plan.packed.axis, extents), turns=turns, together=together)
   for name in graph.args_of(kernel):
     TensorView.of(graph.tensor(name), extents, packed=name not in kernel.touched)
   early = update.early if update else frozenset[int]()

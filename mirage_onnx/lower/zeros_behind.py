@@ -29,8 +29,9 @@ def with_zeros_behind(kernel: Kernel, tensors: Mapping[str, KTensor], cut: Colle
     args = tuple(same.get(a, a) for a in op.args)
     if op.op == "select" and _is_zero(kernel, args[2]) and _ends(kernel, tensors, cut, args[0], args[1]):
       same[index] = args[1]
-    elif op.op == "cast" and (source := _loaded(kernel, args[0])) is not None:
-      if kernel.ops[source].dtype is op.dtype and kernel.ops[source].dtype.is_half:
+    elif op.op == "cast" and op.dtype.is_half:
+      source = _loaded(kernel, args[0])
+      if source is not None and kernel.ops[source].dtype is op.dtype:
         same[index] = source
   if not any(kernel.ops[i].op == "select" for i in same):
     return kernel

@@ -208,7 +208,7 @@ def test_loops_that_go_on(why):
 
 
 def test_values_as_they_are():
-  """Of a copy, which has zeros behind the end, they change nothing; of what lanes load they may be no numbers."""
+  """Of a copy, which has zeros behind the end, they change nothing; of what lanes load they may."""
   copied = ATTENDED.replace("%32 = cast %31", "%32 = cast %30")
   assert ends(copied) == "i3"
   assert ends(copied.replace("f16[a0,a4] loop shared", "f16[a0,a4] loop B_frag")) is None
