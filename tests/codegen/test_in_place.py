@@ -80,11 +80,14 @@ def test_what_is_no_update(old, new):
 
 
 #: The same of a norm of what is new.
-NORMED = TEXT.replace("select %4 %7 %8", "select %4 %13 %8").replace("  %8 = cast %6", """\
+NORMED = TEXT.replace("select %4 %7 %8", "select %4 %13 %8").replace(
+  "  %8 = cast %6",
+  """\
   %11 = mul %7 %7 : f32[a1] post vector
   %12 = sum[a1] %11 : f32[] post uniform
   %13 = mul %7 %12 : f32[a1] post vector
-  %8 = cast %6""")
+  %8 = cast %6""",
+)
 
 
 def renumbered(text):
