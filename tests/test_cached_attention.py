@@ -52,6 +52,31 @@ def test_kernels_in_place_and_beside_it(name):
       assert len(after) == 2 and all(after[n] > before[n] for n in after)
 
 
+def test_several_new_tokens():
+  """Behind others, as the first of all, and at the end of the cache; rows behind them stay as they are."""
+  new, room = 3, 40
+  model = cached_step(1, 2, 2, 32, room, rotary=False, new=new)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  assert replaced_ops(result) == {"it", "it/attended"}
+  kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  plain = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+  for last in (2, 17, 39):
+    feeds = step_feeds(model, [last])
+    for n in ("past_k", "past_v"):
+      feeds[n][:, :, last + 1 - new :] = np.nan
+    for shared in (True, False):
+      before = mirage_onnx.launches(kernels)
+      want, rows, _ = run_step(plain, feeds, shared=shared)
+      y, own, caches = run_step(kernels, feeds, shared=shared)
+      np.testing.assert_allclose(y.astype(float), want.astype(float), rtol=4e-3, atol=4e-3)
+      for a, b in zip(chain(*own), chain(*rows), strict=True):
+        np.testing.assert_array_equal(a, b)
+      if shared:
+        assert all(np.isnan(c[0][:, last + 1 :]).all() for c in caches)
+      after = mirage_onnx.launches(kernels)
+      assert len(after) == 2 and all(after[n] > before[n] for n in after)
+
+
 def test_as_many_sequences_as_a_run_has():
   model = cached_step(2, 2, 2, 32, 40, rotary=False)
   for value in (*model.graph.input, *model.graph.output):

@@ -8,11 +8,13 @@ MS = "com.microsoft"
 
 
 def cached_step(
-  batch, own, shared, size, room, *, rotary=True, dtype=np.float16, fixed=True, norms=(), named="", **more
-):
+  batch, own, shared, size, room, *, rotary=True, dtype=np.float16, fixed=True, norms=(), named="", new=1,
+  **more,
+):  # fmt: skip
   """The model, of packed queries, keys and values; ``fixed``: present has the size of past.
 
   ``norms``: weights of queries and keys. ``named``: how the dimension of the cache is called, if by name.
+  ``new``: how many tokens are.
   """
   rng = np.random.default_rng(0)
   heads, kind = own * shared, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -28,10 +30,10 @@ def cached_step(
   made = cache if fixed else (batch, own, "total", size)
   graph = helper.make_graph(
     [node], "step",
-    [info("qkv", kind, (batch, 1, (heads + 2 * own) * size)), info("past_k", kind, cache),
+    [info("qkv", kind, (batch, new, (heads + 2 * own) * size)), info("past_k", kind, cache),
      info("past_v", kind, cache), info("lengths", TensorProto.INT32, (batch,)),
      info("total", TensorProto.INT32, ())],
-    [info("y", kind, (batch, 1, heads * size)), *(info(f"present_{n}", kind, made) for n in "kv")],
+    [info("y", kind, (batch, new, heads * size)), *(info(f"present_{n}", kind, made) for n in "kv")],
     [numpy_helper.from_array(x, n) for x, n in (
       *zip(tables, ("cos", "sin"), strict=False), *zip(norms, ("norm_q", "norm_k"), strict=False))],
   )  # fmt: skip
