@@ -10,7 +10,9 @@ from small_models import replaced_ops
 
 import mirage_onnx
 from mirage_onnx import pipeline
-from mirage_onnx.importer import load_model
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TILED_STEPS
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H200
 
@@ -182,3 +184,12 @@ def test_a_cache_that_may_grow_stays():
   result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
   assert result.model.SerializeToString() == model.SerializeToString()
   assert result.report["barriers"] == {"DYNAMIC_DIM": 1}
+
+
+def test_keys_and_values_that_are_apart_have_regions():
+  """With both caches and what says where they are six tensors: one region yields both, one each of them."""
+  model = cached_step(1, 2, 4, 32, 70, apart=True)
+  found = find_candidates(import_model(load_model(model)), TILED_STEPS)
+  assert not found.rejections
+  caches = {"present_k", "present_v"}
+  assert {frozenset(caches), *(frozenset({c}) for c in caches)} <= {c.outputs for c in found.candidates}
