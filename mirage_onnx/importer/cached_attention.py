@@ -1,4 +1,4 @@
-"""com.microsoft's GroupQueryAttention: one new token (or some) beside a cache of which a run names the length.
+"""com.microsoft's GroupQueryAttention: new tokens beside a cache of which a run names the length.
 
 Row ``lengths[b]`` of the cache is the new one, and those before it are seen. Which row an element is
 in is a constant (``causal.places``), so that a mask is a comparison of two tensors. ``present`` is the
@@ -191,7 +191,7 @@ def _rotated(c: Context, x: Tensor) -> Tensor:
 def _attended(
   c: Context, own: Heads, past: tuple[Tensor, ...], there: Tensor, *, whole: bool, seen: Tensor | None = None
 ) -> Tensor:
-  """By (batch, heads, new, size): of rows of ``past`` that are ``there`` and, unless it has that, the new one.
+  """By (batch, heads, new, size): of rows of ``past`` that are ``there`` and, unless it is, the new one.
 
   What a run left in the others is no number, perhaps, so it is not even multiplied by zero. ``seen``: those
   that each of several new tokens sees.

@@ -70,8 +70,8 @@ def test_all_attributes(bench, seed, batch, own, shared, size, room, packed, hal
 @given(
   seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 3), own=st.integers(1, 2), shared=st.integers(1, 3),
   size=st.sampled_from([16, 32]), room=st.integers(2, 12), new=st.integers(2, 8), packed=st.booleans(),
-  half=st.booleans(), softcap=st.sampled_from([0.0, 2.0]), smooth_softmax=st.integers(0, 1), sink=st.booleans(),
-  prompt=st.booleans(),
+  half=st.booleans(), softcap=st.sampled_from([0.0, 2.0]), smooth_softmax=st.integers(0, 1),
+  sink=st.booleans(), prompt=st.booleans(),
 )  # fmt: skip
 def test_several_new_tokens(bench, seed, batch, own, shared, size, room, new, packed, half, sink, prompt,
                             smooth_softmax, **more):  # fmt: skip

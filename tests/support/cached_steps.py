@@ -9,7 +9,7 @@ MS = "com.microsoft"
 
 def cached_step(
   batch, own, shared, size, room, *, rotary=True, dtype=np.float16, fixed=True, norms=(), named="", new=1,
-  apart=False,   **more,
+  apart=False, **more,
 ):  # fmt: skip
   """The model, of packed queries, keys and values; ``fixed``: present has the size of past.
 
@@ -21,7 +21,8 @@ def cached_step(
   tables = [rng.standard_normal((room, size // 2)).astype(dtype) for _ in range(2)] if rotary else []
   node = helper.make_node(
     "GroupQueryAttention",
-    [*(("q", "k", "v") if apart else ("qkv", "", "")), "past_k", "past_v", "lengths", "total", *(("cos", "sin") if rotary else ()),
+    [*(("q", "k", "v") if apart else ("qkv", "", "")), "past_k", "past_v", "lengths", "total",
+     *(("cos", "sin") if rotary else ()),
      *([""] * (5 if rotary else 7) + ["norm_q", "norm_k"] if norms else [])],
     ["y", "present_k", "present_v"], name="it", domain=MS, num_heads=heads, kv_num_heads=own,
     do_rotary=int(rotary), **more,
