@@ -102,8 +102,7 @@ class KTensor:
   contiguous. Kernels are given the address of all of it, and of what picks rows of it.
   ``limit``: an axis, a tensor, and a number: so many elements of the axis matter, and as many as the
   tensor says; the others may be taken to be zeros, which changes nothing that the kernels make.
-  ``band``: what the data of a constant say of two of its axes. ``places``: a constant of which each element
-  is its own index, so that nobody has to read it.
+  ``band``: what the data of a constant say of two axes; ``places``: that each element is its own index.
   """
 
   name: str
@@ -160,8 +159,7 @@ class KTensor:
     windows = tuple(
       replace(w, axes=_named(w.axes, axes), picks=(tensors or {}).get(w.picks, w.picks)) for w in self.windows
     )
-    limit = self.limit
-    if limit:
+    if limit := self.limit:
       limit = axes.get(limit[0], limit[0]), (tensors or {}).get(limit[1], limit[1]), limit[2]
     band = self.band.renamed(axes) if self.band else None
     return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows, limit, band, self.places)

@@ -6,7 +6,7 @@ shared memory fills it with zeros. A program that chooses zeros there itself
     select(place < end, v, 0)
 
 chooses between what is the same. So the chosen is taken as it was copied, and contractions read it by
-matrices: element by element, decode attention had its values of 128 numbers in as many registers.
+matrices; element by element, a lane had 128 registers of values for one query beside a cache.
 """
 
 from collections.abc import Collection, Mapping
