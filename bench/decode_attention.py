@@ -6,7 +6,7 @@ The operator as onnxruntime-genai's builder writes it (packed queries, keys and 
 32 and 8 heads of 128), the cache bound as input and output. Kernels are chosen once for each batch and
 room, by the cost model and by measuring; then all sessions run at every length, each as a CUDA graph of
 one stream, interleaved. Right against float64: y and the new rows. Cold: ``Gpu.time_us``;
-warm: replays one after the other. Writes DIR/decode_attention.json.
+warm: replays one after the other; single kernels by CUPTI. Writes DIR/decode_attention.json.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from attention_cases import llama_layer
+from genai_runs import kernel_times
 from onnx import TensorProto, helper, numpy_helper
 from ort_fused import fused_layer, fused_session
 from packed import warm_us
@@ -161,6 +162,7 @@ def measured(gpu, batch, room, lengths, seconds):
         gpu.wait()
         arms[name] = (gpu.capture(run), run)
       arms["read"] = (streaming_limit(gpu, 2 * batch * OWN * length * SIZE * 2)[0], None)
+      row["kernels"] = {n: kernel_times(run, gpu.wait)[:8] for n, (_, run) in arms.items() if run}
       calls = [a for a, _ in arms.values()]
       row["cold_us"] = dict(
         zip(arms, np.median(gpu.time_us(calls, SAMPLES), axis=1).round(2).tolist(), strict=True)

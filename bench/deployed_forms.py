@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,6 +196,7 @@ def cases():
     {}, {"beside": True}, {"norms": True}, {"local_window_size": 256}, {"softcap": 30.0}, {"sink": True},
     {"smooth_softmax": 1}, {"rotary_interleaved": 1}, {"batch": 8}, {"new": 4}, {"bias": True},
     {"k_quant_type": "PER_TENSOR"}, {"sliding_window_cache": 1}, {"rotary": False},
+    {"new": 4, "rotary": False},
   ):  # fmt: skip
     yield f"GroupQueryAttention {how}", lambda how=how: grouped(**how)
   for how in ({}, {"kind": "all"}, {"kind": "pairs", "keys": 77}, {"bias": True}, {"mask": "keys"},
@@ -264,6 +266,16 @@ def row_of(name, model, target, seconds):
   return row
 
 
+def summary(rows):
+  """How many forms have proved programs for all of their nodes, for some, or none; a reason says why."""
+  states = ("proved", "in part", "left with a reason")
+  count = Counter()
+  for r in rows:
+    found = any(r["programs"].values())
+    count[states[0 if found and not r["why"] else 1 if found else 2]] += 1
+  return {"forms": count.total(), **{s: count[s] for s in states}}
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--out", type=Path, default=ROOT / "bench/results/deployed_forms.json")
@@ -277,7 +289,8 @@ def main():
       continue
     rows[name] = row_of(name, make(), target, args.seconds)
     print(json.dumps(rows[name]), flush=True)
-    facts = {"command": "python bench/deployed_forms.py", "target": "h100", "rows": [*rows.values()]}
+    facts = {"command": "python bench/deployed_forms.py", "target": "h100", "summary": summary(rows.values())}
+    facts["rows"] = [*rows.values()]
     write_text(args.out, json.dumps(facts, indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
 """A decoder as onnxruntime-genai's builder writes it: onnxruntime's own operators against ours, one token.
 
     python3 bench/genai_decoder.py [--out DIR] [--seconds 120] [--config llama3_8b_layer] [--bits 16]
-                                   [--room 8192] [--length 4096] [--batch 1] [--keep] [--work DIR]
+                                   [--room 8192] [--length 4096] [--batch 1] [--fixed] [--keep] [--work DIR]
 
 The graph is the builder's (``genai_graphs.py``), weights are random, the cache is one buffer with ``--room``
 rows. The folder is optimized as ``optimize MODEL_DIR`` does it, with its steps apart, in ``--seconds``. Then
@@ -32,7 +32,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 import mirage_onnx
 from mirage_onnx.custom_op.race import rounds_us
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import steps_apart
+from mirage_onnx.importer.steps_apart import ROOM, steps_apart
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import gpu_of
 
@@ -71,7 +71,8 @@ def measured(args, c, work):
   out.mkdir(exist_ok=True)
   seen = Seen(began)
   found = mirage_onnx.optimize(
-    source / "model.onnx", out / "model.onnx", target="local", budget_s=args.seconds, steps=True,
+    source / "model.onnx", out / "model.onnx", target="local", budget_s=args.seconds,
+    steps=args.room if args.fixed else True,
     shapes=shapes, model_check=not args.keep, check=False, emit=seen,
   )  # fmt: skip
   row["seen"] = seen.rows
@@ -96,7 +97,8 @@ def measured(args, c, work):
   with gpu.scope():
     tokens = {}
     plain, own = source / "model.onnx", mirage_onnx.InferenceSession
-    onnx.save(steps_apart(proto, {"batch_size": args.batch}), source / "apart.onnx")
+    sizes = {"batch_size": args.batch, **({ROOM: args.room} if args.fixed else {})}
+    onnx.save(steps_apart(proto, sizes), source / "apart.onnx")
     alone = step_alone(out / "model.onnx", out / "step.onnx")
     for name, path, make in (
       ("ort", plain, None), ("ours", out / "model.onnx", own), ("branch", source / "apart.onnx", None),
@@ -166,10 +168,11 @@ def main():
   parser.add_argument("--room", type=int, default=8192)
   parser.add_argument("--length", type=int, default=4096)
   parser.add_argument("--batch", type=int, default=1)
+  parser.add_argument("--fixed", action="store_true", help="steps are for caches of --room rows only")
   parser.add_argument("--keep", action="store_true", help="keep what is no gain for the whole model")
   args = parser.parse_args()
   c = replace(CONFIGS[args.config], bits=args.bits)
-  args.file = args.out / f"genai_{args.config}_{args.bits}_b{args.batch}.json"
+  args.file = args.out / f"genai_{args.config}_{args.bits}_b{args.batch}{'_fixed' * args.fixed}.json"
   record = {"facts": facts(), "row": measured(args, c, args.work / f"{args.config}{args.bits}")}
   write_text(args.file, json.dumps(record, indent=1, default=str) + "\n")
 

@@ -23,6 +23,7 @@ from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
+from mirage_onnx.importer.steps_of_rooms import sizes_of_steps
 from mirage_onnx.locking import better_of, check_same, earlier_of, lock_of, replayed_lock
 from mirage_onnx.model_tuning import tune
 from mirage_onnx.pipeline import Options, Run
@@ -94,7 +95,7 @@ def optimize(
   locked: bool = False,
   page: str | Path | None = None,
   profile: str | Path | None = None,
-  steps: bool = False,
+  steps: bool | int = False,
   began: float | None = None,
 ) -> Result:
   """Replace regions of ``model`` by generated kernels, where that is faster.
@@ -134,7 +135,8 @@ def optimize(
           its rates are those of the target. Without ``target`` that GPU is it.
       steps: kernels for one new token of a decoder with GroupQueryAttention, in an ``If`` beside the
           graph as it was, which takes prompts, and other sizes than those of which ``shapes`` has one;
-          onnxruntime captures no CUDA graph of a model with that.
+          onnxruntime captures no CUDA graph of a model with that. A number: for caches of so many rows only,
+          for which kernels are faster; runs with others go to the graph as it was.
       began: of ``time.monotonic``, when the time of ``budget_s`` began, if that was before this call.
 
   Raises:
@@ -158,7 +160,7 @@ def optimize(
   if page is not None:
     check_page(Path(page), source, target_path)
   with readable(model) as given, CheckProcess() as checks:
-    one = {n: s[0] for n, s in (shapes or {}).items() if len(s) == 1}
+    shapes, one = sizes_of_steps(given, shapes or {}, steps)
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
       raise MirageError("OPTION_INVALID", "a model of more than 1 GiB in memory needs output=PATH")

@@ -148,6 +148,14 @@ def optimize(
       "it was, which takes prompts. Default: in a folder that asks for no CUDA graphs.",
     ),
   ] = None,
+  room: Annotated[
+    int | None,
+    typer.Option(
+      metavar="ROWS",
+      help="As --steps, for caches of so many rows only (max_length of onnxruntime-genai), which is faster; "
+      "others go to the graph as it was.",
+    ),
+  ] = None,
   workers: Annotated[
     str | None,
     typer.Option(
@@ -225,7 +233,7 @@ def optimize(
       lock=lock,
       locked=locked,
       profile=profile,
-      steps=bool(steps),
+      steps=bool(steps) if room is None or steps is False else room,
       began=command_began(),
     )
   if kept and not journal and not interrupt.asked:
@@ -266,6 +274,8 @@ def _optimize_folder(
   for file in folder.models:
     steps = options["steps"] if options["steps"] is not None else not folder.captures(file)
     sizes = folder.sizes(file, given if not several else {}, steps=steps)
+    if steps and options["room"] is not None:
+      sizes |= {n: (options["room"],) for n in sizes if n == "past_sequence_length"}
     words = [f"{name}={','.join(map(str, s))}" for name, s in sizes.items()]
     codes.append(optimize(folder.path / file, written / file, shapes=words, **{**options, "steps": steps}))
     if codes[-1] == Exit.INTERRUPTED:

@@ -141,7 +141,7 @@ def check_same(
   tiled: bool | None,
   shapes: Mapping[str, Sequence[int]],
   external: str | None,
-  steps: bool = False,
+  steps: bool | int = False,
 ) -> tuple[Target, ...]:
   """The targets of ``lock``, which is of this model, these options and these versions.
 

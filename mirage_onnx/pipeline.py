@@ -91,7 +91,7 @@ class Options:
   began: float | None = None
   lock: Lock | None = None
   beside: tuple[RegionCandidate, ...] = ()
-  steps: bool = False
+  steps: bool | int = False
 
   @property
   def searched_margin(self) -> float:

@@ -10,7 +10,9 @@ from small_models import replaced_ops
 
 import mirage_onnx
 from mirage_onnx import pipeline
-from mirage_onnx.importer import load_model
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TILED_STEPS
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H200
 
@@ -48,6 +50,31 @@ def test_kernels_in_place_and_beside_it(name):
         if shared:  # what nobody has asked for is as it was
           for cache in caches:
             assert all(np.isnan(c[:, n + 1 :]).all() for c, n in zip(cache, lengths, strict=True))
+      after = mirage_onnx.launches(kernels)
+      assert len(after) == 2 and all(after[n] > before[n] for n in after)
+
+
+def test_several_new_tokens():
+  """Behind others, as the first of all, and at the end of the cache; rows behind them stay as they are."""
+  new, room = 3, 40
+  model = cached_step(1, 2, 2, 32, room, rotary=False, new=new)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  assert replaced_ops(result) == {"it", "it/attended"}
+  kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  plain = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+  for last in (2, 17, 39):
+    feeds = step_feeds(model, [last])
+    for n in ("past_k", "past_v"):
+      feeds[n][:, :, last + 1 - new :] = np.nan
+    for shared in (True, False):
+      before = mirage_onnx.launches(kernels)
+      want, rows, _ = run_step(plain, feeds, shared=shared)
+      y, own, caches = run_step(kernels, feeds, shared=shared)
+      np.testing.assert_allclose(y.astype(float), want.astype(float), rtol=4e-3, atol=4e-3)
+      for a, b in zip(chain(*own), chain(*rows), strict=True):
+        np.testing.assert_array_equal(a, b)
+      if shared:
+        assert all(np.isnan(c[0][:, last + 1 :]).all() for c in caches)
       after = mirage_onnx.launches(kernels)
       assert len(after) == 2 and all(after[n] > before[n] for n in after)
 
@@ -157,3 +184,12 @@ def test_a_cache_that_may_grow_stays():
   result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
   assert result.model.SerializeToString() == model.SerializeToString()
   assert result.report["barriers"] == {"DYNAMIC_DIM": 1}
+
+
+def test_keys_and_values_that_are_apart_have_regions():
+  """With both caches and what says where they are six tensors: one region yields both, one each of them."""
+  model = cached_step(1, 2, 4, 32, 70, apart=True)
+  found = find_candidates(import_model(load_model(model)), TILED_STEPS)
+  assert not found.rejections
+  caches = {"present_k", "present_v"}
+  assert {frozenset(caches), *(frozenset({c}) for c in caches)} <= {c.outputs for c in found.candidates}

@@ -55,6 +55,7 @@ def emit_kernel(
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
   small = touched_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
+  small |= isinstance(threads.plan, RowPlan) and threads.plan.update is not None
   return replace(source, pdl=source.pdl and (small or reads_ahead(graph, kernel, extents)))
 
 

@@ -115,10 +115,14 @@ class TensorText(TensorView):
     return self.pointer if offset == "0" else f"{self.pointer} + {offset}"
 
   def load(self, index: Mapping[str, str]) -> str:
+    if self.tensor.places:
+      return f"static_cast<float>({index[self.tensor.axes[0]]})"
     return f"load<{self.tag}, {self.path}>({self.address(index)})"
 
   def load_bits(self, index: Mapping[str, str]) -> str:
     """As it lies in memory; ``widened`` makes it fp32."""
+    if self.tensor.places:
+      return index[self.tensor.axes[0]]
     return f"load_bits<{self.tag}, {self.path}>({self.address(index)})"
 
   def widened(self, bits: str) -> str:

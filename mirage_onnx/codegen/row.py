@@ -35,13 +35,14 @@ class _RowEmitter:
     """The number of a thread among those of its row."""
     return "lane" if self.plan.packed else "ptx::thread()"
 
-  def _rows(self) -> None:
-    """Which row this thread belongs to, where the block has many."""
+  def _rows(self, turn: str = "") -> None:
+    """Which row this thread belongs to, where the block has many; ``turn``: of the rows of which turn."""
     plan, writer = self.plan, self.writer
     if (packed := plan.packed) is None:
       return
     writer.line(f"const int lane = ptx::thread() % {plan.threads};")
     own = f"ptx::thread() / {plan.threads}"
+    own = f"{turn} * {packed.tile // plan.turns} + {own}" if turn else own
     place = own if (first := first_of(packed)) == "0" else f"{first} + {own}"
     if not packed.short:
       writer.line(f"const int row = {place};")
@@ -84,7 +85,7 @@ class _RowEmitter:
     writer.line(f"float v{index}[{plan.count}][{plan.width}]{zero};  // {op.tensor}")
     with writer.loop("i", plan.count) as i, writer.block():
       self._position(i)
-      if view.together(plan.axis, plan.width):
+      if view.together(plan.axis, plan.width) and not view.tensor.places:
         call = f"load_vector<{view.tag}, {view.path}>"
         address = view.address(self._index(view, "at"))
         self._guarded(f"{call}({address}, v{index}[{i}]);", index)
@@ -173,13 +174,29 @@ class _RowEmitter:
 
   def _updated(self, update: InPlace) -> None:
     """The same of what may be in place: only what says so is read where nothing changes."""
-    early, writer = self.threads.steps.before, self.writer
+    early, writer, plan = self.threads.steps.before, self.writer, self.plan
+    if plan.turns > 1:
+      of_rows = [s for s in early if plan.packed and plan.packed.axis in self.ops[s.index].axes]
+      self._begun([s for s in early if s not in of_rows])
+      with writer.block(f"for (int turn = 0; turn < {plan.turns}; ++turn)"):
+        self._rows("turn")
+        self._steps(of_rows)
+        self._where_changed(update)
+      return
+    self._begun(early)
+    self._where_changed(update)
+
+  def _begun(self, early: Sequence[ThreadStep]) -> None:
+    """Of what says whether anything changes weights first, then the wait for those that write the rest."""
     loads = [s for s in early if isinstance(s, Fetch)]
     self._steps(s for s in loads if self._is_weight(s))
     if self.pdl:
-      writer.wait()
+      self.writer.wait()
     self._steps(s for s in loads if not self._is_weight(s))
     self._steps(s for s in early if s not in loads)
+
+  def _where_changed(self, update: InPlace) -> None:
+    writer = self.writer
     apart = [f"{self._view(a).pointer} != {self._view(b).pointer}" for a, b in update.pairs]
     changes = " || ".join([f"{self._operand(update.condition, '0', '0')} != 0.0f", *apart])
     if (
@@ -187,7 +204,8 @@ class _RowEmitter:
     ):  # lanes behind the last row do not read it while it changes
       changes = f"exists && ({changes})"
     writer.line(f"const bool changes = {changes};")
-    with writer.block("if (changes)"):
+    # Lanes of a warp that reduce do so together; only those whose row changes write.
+    with writer.block("if (ptx::any(changes))" if self.plan.together else "if (changes)"):
       declare_rows(self.grid, writer, self.graph, self.kernel, self.extents)
       self._steps(self.threads.steps.after)
 
@@ -201,6 +219,8 @@ class _RowEmitter:
       conditions.append("exists")
     if plan.axis not in axes:
       conditions.append(f"{self.thread} == 0")
+    if self.plan.together:
+      conditions.append("changes")
     condition = " && ".join(c for c in conditions if c)
     with writer.scope(bool(condition), f"if ({condition})"):
       if plan.axis not in axes:
@@ -230,7 +250,8 @@ class _RowEmitter:
       if self.pdl:
         writer.trigger(behind_wait=is_overtaken(self.graph, kernel, self.extents))
       declare_firsts(self.grid, writer)
-      self._rows()
+      if plan.turns == 1:
+        self._rows()
       self._all()
     return source_of(self.threads, writer, args, pdl=self.pdl)
 

@@ -147,6 +147,8 @@ def _spread(expression: str, spreads: dict[str, Spread]) -> Spread:
   """Who agrees on the value of an expression; what was loaded from memory, nobody."""
   if re.fullmatch(r"ptx::sync_any\(\w+\)", expression):
     return Spread.BLOCK
+  if re.fullmatch(r"ptx::any\(\w+\)", expression):
+    return Spread.WARP
   found = [spreads.get(name, Spread.CLUSTER) for name in re.findall(r"[A-Za-z_]\w*", expression)]
   found += [s for name, s in _PLACES.items() if f"ptx::{name}()" in expression]
   if re.search(r"\bload\w*<|ptx::(ld|dsmem_ld|shfl)", expression):

@@ -30,6 +30,7 @@ from mirage_onnx.cost.chip import (
 from mirage_onnx.instructions import MMA
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
+from mirage_onnx.lower.in_place import UPDATING, rows_of, update_in
 from mirage_onnx.target import Target
 
 #: What one dependent step adds to a small kernel in a graph.
@@ -85,7 +86,7 @@ class Features:
   dram_bytes: int
   loads: tuple[tuple[tuple[str, ...], float], ...]
   matmuls: tuple[tuple[tuple[str, ...], int, bool], ...]
-  work: tuple[tuple[tuple[str, ...], int], ...]
+  work: tuple[tuple[tuple[str, ...], float], ...]
   a_loads: tuple[str | None, ...]
   b_loads: tuple[str | None, ...]
   vectors: int
@@ -94,6 +95,7 @@ class Features:
   row: int
   lane_depth: int = 8
   depth_loads: int = 0
+  update: bool = False
 
   @property
   def step(self) -> int:
@@ -111,7 +113,7 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
     return next((a for a in op.axes if a != kernel.loop), None)
 
   ops = kernel.ops
-  work: dict[tuple[str, ...], int] = {}
+  work: dict[tuple[str, ...], float] = {}
   for o in ops:
     if o.op not in LEAVES and o.op != "matmul":
       axes = tuple(sorted({*o.axes, *o.reduced})) if o.op == "sum" else o.axes
@@ -123,13 +125,23 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
         after[o.axes] = after.get(o.axes, 0) + 1
   loops = [o for o in ops if o.phase is Phase.LOOP]
   barriers = sum(1 for o in ops if o.op in REDUCTIONS and o.phase is Phase.POST)
+  update = update_in(tensors, kernel)
+  # Of a cache in one buffer the row that is new is moved, and no other.
+  still = rows_of(tensors, kernel, update) if update else frozenset[str]()
+
+  def part(axes: tuple[str, ...]) -> float:
+    return 1 / prod(extents[a] for a in axes if a in still)
+
   return Features(
     kernel=kernel,
     extents=extents,
-    dram_bytes=sum(int(size(tensors[t].axes) * moved_bytes(kernel, tensors[t])) for t in kernel.touched),
-    loads=tuple((o.axes, stored_bytes(tensors[o.tensor])) for o in kernel.loads),
+    dram_bytes=sum(
+      int(size(tensors[t].axes) * moved_bytes(kernel, tensors[t]) * part(tensors[t].axes))
+      for t in kernel.touched
+    ),
+    loads=tuple((o.axes, stored_bytes(tensors[o.tensor]) * part(o.axes)) for o in kernel.loads),
     matmuls=tuple((o.axes, size(o.reduced), o.phase is Phase.LOOP) for o in ops if o.op == "matmul"),
-    work=tuple(work.items()),
+    work=tuple((axes, count * part(axes)) for axes, count in work.items()),
     a_loads=tuple(
       free(o) for o in loops if o.op == "load" and o.layout is Layout.A_FRAG and tensors[o.tensor].repeat == 1
     ),
@@ -140,6 +152,7 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
     barriers=barriers + 2 * any(o.layout is Layout.SHARED for o in ops),
     lane_depth=kernel.lane_depth,
     depth_loads=sum(1 for o in loops if o.op == "load" and o.layout is Layout.DEPTH),
+    update=update is not None,
   )
 
 
@@ -246,6 +259,8 @@ def estimate(
   steps: Any = 1
   start_us: Any = 0.0
   if kernel.loop is None:  # of others, waves say it
+    if f.update:  # whose blocks look at many rows each
+      ctas = n.least(ctas, UPDATING * target.multiprocessors)
     start_us = ctas * n.most(BLOCK_START_US, warps * WARP_START_US)
   else:
     many = n.most(0.0, n.least(fill.share, 8.0) - FREE_BLOCKS)

@@ -1,8 +1,11 @@
-"""com.microsoft's GroupQueryAttention: one new token beside a cache of which a run names the length.
+"""com.microsoft's GroupQueryAttention: new tokens beside a cache of which a run names the length.
 
 Row ``lengths[b]`` of the cache is the new one, and those before it are seen. Which row an element is
 in is a constant (``causal.places``), so that a mask is a comparison of two tensors. ``present`` is the
 cache with the new row in its place: behind that, what the cache has, which no run reads.
+
+Of n new tokens the last is in row ``lengths[b]``, or the first in row 0 where there are not as many: a prompt
+that ends sooner, of which the tokens behind its end see all of it, and have rows that no run reads.
 """
 
 from mirage_onnx.importer.causal import LARGEST
@@ -20,10 +23,11 @@ from mirage_onnx.importer.dot_products import (
 )
 from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.rotary import turned
-from mirage_onnx.importer.slicing import taken
+from mirage_onnx.importer.slicing import MOST_NEW, taken, with_rows
 from mirage_onnx.importer.split_caches import is_attended
 from mirage_onnx.importer.steps_apart import keeps_its_room
 from mirage_onnx.ir import Constant, DType, Tensor
+from mirage_onnx.ir.program import Dim
 
 #: Attributes that ask for another operator, and the only value that has a rule.
 _FIXED = {
@@ -41,28 +45,40 @@ def group_query_attention(c: Context) -> None:
   _check(c)
   q, k, v = _projections(c)
   past, lengths = tuple(c.tensor(i) for i in (3, 4)), c.tensor(_LENGTHS)
-  batch, _, room, _ = shape_of(past[0])
+  (batch, _, room, _), count = shape_of(past[0]), shape_of(c.tensor(0))[1]
   lengths = c.reshape(lengths, (batch, 1, 1, 1))
   place = c.reshape(places_along(c, room), (1, 1, room, 1))
   for position in (1, 2):
     c.has_shape(position, shape_of(past[position - 1]))
   if c.uses(0):
-    whole = is_attended(c.node)
-    seen = c.elementwise("less_equal" if whole else "less", place, lengths, dtype=DType.BOOL)
-    if (window := c.attribute("local_window_size", -1)) > 0:
-      first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
-      inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
-      seen = c.elementwise("mul", seen, inside, dtype=DType.BOOL)
-    turned_q = _turned(c, q, _NORMS[0])
-    new = (k, v) if whole else (_turned(c, k, _NORMS[1]), v)
-    c.finish(by_rows(c, _attended(c, heads_of(c, turned_q, *new), past, seen, whole=whole)))
+    _finish_attended(c, q, k, v, past, place, lengths)
   if not (c.uses(1) or c.uses(2)):
     return
-  there = c.elementwise("equal", place, lengths, dtype=DType.BOOL)
+  there = c.elementwise("equal", place, lengths, dtype=DType.BOOL) if count == 1 else None
   k = _turned(c, k, _NORMS[1]) if c.uses(1) else k
-  for position, new_row, old in ((1, k, past[0]), (2, v, past[1])):
-    if c.uses(position):
-      c.finish(c.elementwise("select", there, new_row, old, dtype=old.dtype), position)
+  for position, new, old in ((1, k, past[0]), (2, v, past[1])):
+    if not c.uses(position):
+      continue
+    if there is not None:
+      c.finish(c.elementwise("select", there, new, old, dtype=old.dtype), position)
+    else:
+      ahead = c.elementwise("sub", c.cast(place, DType.F32), _first_of(c, lengths, count))
+      c.finish(with_rows(c, old, new, 2, ahead), position)
+
+
+def _finish_attended(
+  c: Context, q: Tensor, k: Tensor, v: Tensor, past: tuple[Tensor, ...], place: Tensor, lengths: Tensor
+) -> None:
+  whole = is_attended(c.node)
+  there = c.elementwise("less_equal" if whole else "less", place, lengths, dtype=DType.BOOL)
+  if (window := c.attribute("local_window_size", -1)) > 0:
+    first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
+    inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
+    there = c.elementwise("mul", there, inside, dtype=DType.BOOL)
+  new = (k, v) if whole else (_turned(c, k, _NORMS[1]), v)
+  own = heads_of(c, _turned(c, q, _NORMS[0]), *new)
+  seen = _seen_by_each(c, own, past, lengths) if shape_of(q)[2] > 1 else None
+  c.finish(by_rows(c, _attended(c, own, past, there, whole=whole, seen=seen)))
 
 
 def _check(c: Context) -> None:
@@ -83,9 +99,8 @@ def _check(c: Context) -> None:
   lengths = c.tensor(_LENGTHS)
   if c.symbols.is_symbolic(past[2]) and past[2] not in c.symbols.names:
     raise c.reject(f"a cache of {c.symbols.text(past[2])} rows", "DYNAMIC_DIM")
-  if shape_of(c.tensor(0))[1] != 1:
-    tokens = c.symbols.text(shape_of(c.tensor(0))[1])
-    raise c.reject(f"{tokens} new tokens, of which a run says where they go", "DYNAMIC_DIM")
+  if (new := shape_of(c.tensor(0))[1]) != 1:
+    _check_several(c, new)
   if lengths.dtype is not DType.I32 or shape_of(lengths) not in ((past[0],), (past[0], 1)):
     raise c.reject(f"lengths {lengths.dtype} of {c.symbols.show(shape_of(lengths))}")
   if past[2] > LARGEST and not c.symbols.is_symbolic(past[2]):
@@ -93,6 +108,38 @@ def _check(c: Context) -> None:
   for i in (1, 2):
     if c.uses(i) and (c.output(i).shape or (None,) * 3)[2] != past[2] and not keeps_its_room(c.node):
       raise c.reject("present may be longer than past, which shows only a run", "DYNAMIC_DIM")
+
+
+def _check_several(c: Context, new: Dim) -> None:
+  """Of several new tokens those of a number, whose places nothing but the mask depends on."""
+  if isinstance(new, str) or c.symbols.is_symbolic(new) or new > MOST_NEW:
+    tokens = c.symbols.text(new)
+    raise c.reject(f"{tokens} new tokens, of which a run says where they go", "DYNAMIC_DIM")
+  if c.has(1) and any(shape_of(c.tensor(i))[1] != new for i in (1, 2)):
+    raise c.reject(f"{new} queries beside other keys and values")
+  if c.attribute("do_rotary", 0):
+    raise c.reject(f"{new} new tokens, whose rows of cosines and sines no tensor names", "DYNAMIC_DIM")
+  if c.attribute("local_window_size", -1) > 0:
+    raise c.reject(f"{new} new tokens that see a window")
+  if c.uses(0) and not is_attended(c.node):
+    raise c.reject(f"{new} new tokens beside a cache that has none of them")
+
+
+def _first_of(c: Context, lengths: Tensor, new: int) -> Tensor:
+  """The row of the first of so many new tokens."""
+  first = c.elementwise("sub", c.cast(lengths, DType.F32), const(new - 1))
+  return c.elementwise("max", first, const(0))
+
+
+def _seen_by_each(c: Context, own: Heads, past: tuple[Tensor, ...], lengths: Tensor) -> Tensor:
+  """Which rows of the cache are not behind each of several new tokens, which are in it."""
+  (batch, _, room, _), new, rank = shape_of(past[0]), shape_of(own.q)[-2], len(shape_of(own.q))
+  ones = (1,) * (rank - 2)
+  row = c.reshape(places_along(c, new), (*ones, new, 1))
+  place = c.reshape(places_along(c, room), (*ones, 1, room))
+  before = c.elementwise("sub", *(c.cast(x, DType.F32) for x in (place, row)))
+  first = c.reshape(_first_of(c, lengths, new), (batch, *(1,) * (rank - 1)))
+  return c.elementwise("less_equal", before, first, dtype=DType.BOOL)
 
 
 def _projections(c: Context) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,21 +188,26 @@ def _rotated(c: Context, x: Tensor) -> Tensor:
   return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
 
 
-def _attended(c: Context, own: Heads, past: tuple[Tensor, ...], seen: Tensor, *, whole: bool) -> Tensor:
-  """By (batch, heads, 1, size): of rows of ``past`` that are ``seen`` and, unless it has that, the new one.
+def _attended(
+  c: Context, own: Heads, past: tuple[Tensor, ...], there: Tensor, *, whole: bool, seen: Tensor | None = None
+) -> Tensor:
+  """By (batch, heads, new, size): of rows of ``past`` that are ``there`` and, unless it is, the new one.
 
-  What a run left in the others is no number, perhaps, so it is not even multiplied by zero.
+  What a run left in the others is no number, perhaps, so it is not even multiplied by zero. ``seen``: those
+  that each of several new tokens sees.
   """
   rank, dtype = len(shape_of(own.q)), own.q.dtype
   assert dtype is not None
   batch, heads, room, size = shape_of(past[0])
   wider = (1,) * (rank - 4)
   keys, values = (c.reshape(x, (batch, heads, *wider, room, size)) if wider else x for x in past)
-  seen = c.reshape(seen, (batch, 1, *wider, room, 1)) if wider else seen
-  values = c.elementwise("select", seen, values, const(0), dtype=dtype)
+  there = c.reshape(there, (batch, 1, *wider, room, 1)) if wider else there
+  values = c.elementwise("select", there, values, const(0), dtype=dtype)
   turn = (*range(rank - 2), rank - 1, rank - 2)
-  parts = []
-  for k, of in ((keys, c.transpose(seen, turn)), *([] if whole else [(own.k, None)])):
+  row, parts = c.transpose(there, turn), []
+  if seen is not None:
+    row = c.elementwise("mul", row, seen, dtype=DType.BOOL)
+  for k, of in ((keys, row), *([] if whole else [(own.k, None)])):
     dots = c.matmul(own.q, c.transpose(k, turn), dtype=DType.F32)
     scores = capped(c, scaled(c, dots, shape_of(own.q)[-1]), c.fraction("softcap", 0.0))
     parts.append(c.elementwise("select", of, scores, LEAST, dtype=DType.F32) if of else scores)
@@ -163,7 +215,7 @@ def _attended(c: Context, own: Heads, past: tuple[Tensor, ...], seen: Tensor, *,
   e, total = _exponentials(c, scores, own)
   p = c.cast(c.elementwise("div", e, total), dtype)
   y = c.matmul(p, values if whole else c.concat([values, own.v], rank - 2))
-  return shaped(c, y, (batch, heads * own.shared, 1, size))
+  return shaped(c, y, (batch, heads * own.shared, shape_of(own.q)[-2], size))
 
 
 def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tensor]:

@@ -135,10 +135,22 @@ def tensor_scatter(c: Context) -> None:
     c.finish(c.elementwise("select", there, new, x, dtype=x.dtype))
     return
   ahead = c.elementwise("sub", *(c.cast(i, DType.F32) for i in (place, first)))
-  for row in range(count):
-    there = c.elementwise("equal", ahead, const(row), dtype=DType.BOOL)
-    x = c.elementwise("select", there, c.slice(new, axis, row, row + 1), x, dtype=x.dtype)
-  c.finish(x)
+  c.finish(with_rows(c, x, new, axis, ahead))
+
+
+def with_rows(c: Context, x: Tensor, new: Tensor, axis: int, ahead: Tensor) -> Tensor:
+  """A cache with new rows in their places; ``ahead``: how far each of its rows is behind the first of them.
+
+  One condition says whether a row is new at all: what is not stays where it is (``lower/in_place.py``).
+  """
+  count = shape_of(new)[axis]
+  row = c.slice(new, axis, count - 1, count)
+  for i in reversed(range(count - 1)):
+    there = c.elementwise("equal", ahead, const(i), dtype=DType.BOOL)
+    row = c.elementwise("select", there, c.slice(new, axis, i, i + 1), row, dtype=x.dtype)
+  ends = (c.elementwise("less_equal", const(0), ahead, dtype=DType.BOOL),
+          c.elementwise("less", ahead, const(count), dtype=DType.BOOL))  # fmt: skip
+  return c.elementwise("select", c.elementwise("mul", *ends, dtype=DType.BOOL), row, x, dtype=x.dtype)
 
 
 def beside(c: Context, parts: list[Tensor], axis: int) -> Tensor:

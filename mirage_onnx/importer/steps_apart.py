@@ -9,7 +9,6 @@ as it was for all else. Both branches read the same weights.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from onnx import (
 )
 
 from mirage_onnx.importer.graph import nodes_of, subgraphs
+from mirage_onnx.importer.quick_gelus import with_gelus
 
 #: The operator whose cache is one buffer.
 CACHED = "GroupQueryAttention"
@@ -34,8 +34,12 @@ STEPS = "pkg.mirage_onnx.steps"
 #: The property of the ``If`` that says what dimensions have in the branch of steps, as ``batch=1 new=1``.
 _SIZES = "pkg.mirage_onnx.sizes"
 _STEP, _OTHERS = "/step", "/others"
+#: In sizes of steps, where no dimension is called so: how many rows caches have, if that is one number only.
+ROOM = " rows"
 #: New tokens of a prompt that is timed.
 PROMPT = 256
+#: Above all sizes of caches.
+_ABOVE = 1 << 31
 #: From which a Shape may be of one dimension.
 _OPSET = 15
 _QUERY, _PASTS, _TOTAL = 0, (3, 4), 6
@@ -48,6 +52,7 @@ class _Decoder:
   """``fixed``: sizes in a step, of new tokens, too; ``past``: a cache; ``total``: what makes ``length``.
 
   ``sizes``: of names that the operators leave no choice (of a head). ``new``: the name of new tokens.
+  ``rows``: how many the caches have in a step, if that is one number; ``room``: the name of that dimension.
   """
 
   new: str
@@ -56,6 +61,8 @@ class _Decoder:
   total: tuple[NodeProto, ...]
   length: str
   sizes: Mapping[str, int]
+  room: str
+  rows: int | None
 
   def known(self, value: ValueInfoProto) -> ValueInfoProto:
     """A copy, with numbers for the names that have one size only."""
@@ -70,7 +77,8 @@ class _Decoder:
 def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> ModelProto:
   """``proto`` itself where it is no decoder of that kind.
 
-  ``sizes``: by name, of dimensions of inputs; steps of others go with the prompts.
+  ``sizes``: by name, of dimensions of inputs; steps of others go with the prompts. With ``ROOM`` so do
+  those with caches of another size.
   """
   opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
   found = _decoder(proto.graph, sizes or {}) if opset >= _OPSET else None
@@ -90,7 +98,8 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
   holder = graph.node.add(op_type="If", name=names.fresh("steps"), input=[graph.node[-1].output[0]])
   holder.output.extend(o.name for o in proto.graph.output)
   holder.metadata_props.add(key=STEPS, value="then_branch")
-  said = " ".join(f"{n}={size}" for n, size in sorted(found.fixed.items()))
+  sized = dict(found.fixed) if found.rows is None else {**found.fixed, found.room: found.rows}
+  said = " ".join(f"{n}={size}" for n, size in sorted(sized.items()))
   holder.metadata_props.add(key=_SIZES, value=said)
   for attribute, end in (("then_branch", _STEP), ("else_branch", _OTHERS)):
     branch = _branch(found, proto.graph, end, names)
@@ -147,12 +156,19 @@ def step_sizes(proto: ModelProto) -> dict[str, int]:
   steps, others = (branches[n].output for n in ("then_branch", "else_branch"))
   if not all(o.name.endswith(_STEP) for o in steps) or not all(o.name.endswith(_OTHERS) for o in others):
     return {}
-  return {
-    theirs.dim_param: own.dim_value
-    for a, b in zip(steps, others, strict=False)
-    for own, theirs in zip(a.type.tensor_type.shape.dim, b.type.tensor_type.shape.dim, strict=False)
-    if theirs.dim_param and own.dim_value > 0
-  }
+  caches = {x for n in branches["else_branch"].node if n.op_type == CACHED for x in n.output[1:]}
+  found = dict[str, int]()
+  for a, b in zip(steps, others, strict=False):
+    for k, (own, theirs) in enumerate(zip(_dims(a), _dims(b), strict=False)):
+      if isinstance(theirs, str) and isinstance(own, int) and own > 0:
+        found[ROOM if k == 2 and b.name in caches else theirs] = own
+  return found
+
+
+def room_of(proto: ModelProto) -> str:
+  """The name of the dimension of caches in a decoder whose steps may have a branch; "" of other models."""
+  found = _decoder(proto.graph, {})
+  return found.room if found is not None else ""
 
 
 def is_left(node: NodeProto, attribute: str) -> bool:
@@ -230,7 +246,8 @@ def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
   names = {d for name in inputs for d in known[name] if d not in lengths | {*sizes}}
   fixed = {n: size for n, size in wanted.items() if n in names and " " not in n} | {first: 1}
   one = next(n for n in nodes if not _holds_window(n))
-  return _Decoder(first, fixed, one.input[_PASTS[0]], total, one.input[_TOTAL], sizes)
+  length = one.input[_TOTAL]
+  return _Decoder(first, fixed, one.input[_PASTS[0]], total, length, sizes, past, wanted.get(ROOM))
 
 
 def _holds_window(node: NodeProto) -> bool:
@@ -264,7 +281,8 @@ def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]
   """Of shapes: one token is new, of as many sequences, and the cache has room for it.
 
   The host runs these nodes before each step, so there are few: with n the product of dimensions that are
-  1 in a step, (max(length, room) + 1) * n = room + 1 where n is 1 and there is room, and nowhere else.
+  1 in a step, (max(length, room) + 1) * n = room + 1 where n is 1 and there is room, and nowhere else. For
+  caches of R rows only, with B above all sizes: (max(length, room) * B + room + 1) * n = R * B + R + 1.
   """
   made = []
 
@@ -295,8 +313,12 @@ def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]
     for place in ones[1:]:
       count = add("Mul", count, size(*place))
   one, room = number(1), size(d.past, 2)
-  longest = add("Add", add("Max", _length(d, graph, add, number), room), one)
-  holds = add("Equal", add("Mul", longest, count), add("Add", room, one))
+  longest, least = add("Max", _length(d, graph, add, number), room), add("Add", room, one)
+  if d.rows is None:
+    holds = add("Equal", add("Mul", add("Add", longest, one), count), least)
+  else:
+    both = add("Add", add("Mul", longest, number(_ABOVE)), least)
+    holds = add("Equal", add("Mul", both, count), number(d.rows * _ABOVE + d.rows + 1))
   for name, n in sorted(d.fixed.items()):
     if n != 1:
       holds = add("And", holds, add("Equal", size(*places[name]), number(n)))
@@ -336,7 +358,7 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
   if not is_step:
     own |= {o: names.fresh(o + end) for o in produced if o not in outputs}
   made = GraphProto(name=end.strip("/"))
-  for n in graph.node if is_step else _gelus(graph):
+  for n in graph.node if is_step else with_gelus(graph):
     copy = made.node.add()
     copy.CopyFrom(n)
     copy.input[:] = [own.get(i, i) for i in n.input]
@@ -354,6 +376,8 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
       for k, x in enumerate(found[-1].type.tensor_type.shape.dim if is_step else ()):
         if x.dim_param in d.fixed:
           x.dim_value = d.fixed[x.dim_param]
+        elif d.rows is not None and (x.dim_param == d.room or (v.name in caches and k == 2)):
+          x.dim_value = d.rows
         elif v.name in caches and k == 2:
           x.dim_param = str(room)
     return found
@@ -361,23 +385,6 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
   made.output.extend(said(graph.output))
   made.value_info.extend(said(v for v in graph.value_info if v.name in {*produced} - {*outputs}))
   return made
-
-
-def _gelus(graph: GraphProto) -> list[NodeProto]:
-  """The nodes of a graph, x * sigmoid(x) one operator: onnxruntime makes that of it, but in no subgraph."""
-  readers = Counter(i for n in graph.node for i in n.input)
-  readers.update(o.name for o in graph.output)
-  sigmoids = {n.output[0]: n for n in graph.node if n.op_type == "Sigmoid" and readers[n.output[0]] == 1}
-  found, gone = list[NodeProto](), set[str]()
-  for n in graph.node:
-    gate = next((sigmoids[i] for i in n.input if i in sigmoids), None) if n.op_type == "Mul" else None
-    if gate is not None and gate.input[0] in n.input:
-      gone.add(gate.output[0])
-      n = helper.make_node(
-        "QuickGelu", [gate.input[0]], list(n.output), name=n.name, domain="com.microsoft", alpha=1.0
-      )
-    found.append(n)
-  return [n for n in found if not (n.op_type == "Sigmoid" and n.output[0] in gone)]
 
 
 def _dims(value: ValueInfoProto) -> tuple[int | str, ...]:

@@ -118,6 +118,9 @@ def _check_tensors(graph: UGraph) -> None:
       by = next((x for x in graph.tensors if x.name == t.limit[1]), None)
       counts = by is not None and by.role == "input" and by.dtype in (DType.I32, DType.I64)
       _need(counts and t.limit[0] in t.axes, f"{t.limit[1]} does not say where {t.name} ends")
+    if t.places:
+      own = t.role == "weight" and t.dtype is DType.I32 and len(t.axes) == 1 and not t.windows
+      _need(own, f"{t.name} is no constant of places along one axis")
     if t.band:
       own = {t.band.rows, t.band.columns} <= set(t.axes) and t.band.rows != t.band.columns
       _need(own and t.role == "weight", f"{t.name} is no constant with the axes of its band")

@@ -15,7 +15,8 @@ One statement a line; ``-`` is "none". Example (RMSNorm without gamma, then a li
 
 A box of what lies in memory names the dimensions of that, slowest first, each by its axes and,
 where it holds only some elements, by the first one of how many: ``in a0 a1@64/192 @2/3``. ``upto a3<i2``:
-elements of a3 from the number on that i2 holds do not matter (``<=``: those behind it).
+elements of a3 from the number on that i2 holds do not matter (``<=``: those behind it). ``places``: each
+element is its own index.
 """
 
 import re
@@ -73,6 +74,8 @@ def print_tensor(t: KTensor) -> str:
     words.append(f"upto {t.limit[0]}{'<=' if t.limit[2] else '<'}{t.limit[1]}")
   if t.band:
     words.append(f"seen {t.band.text}")
+  if t.places:
+    words.append("places")
   return " ".join(words)
 
 
@@ -83,7 +86,7 @@ def print_ugraph(graph: UGraph) -> str:
 
 _LIMIT = r"(?: upto ([^\s<]+)(<=?)([^\s=]\S*))?"
 _BAND = r"(?: seen ([^\s:]+):([^\s:]+) (-?\d*)\.\.(-?\d*) else (\S+))?"
-_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+?))?" + _LIMIT + _BAND)
+_TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+?))?" + _LIMIT + _BAND + r"( places)?")
 _WINDOW = re.compile(r"([^@*]*)(?:\*([1-9]\d*))?(?:@(?:(\d+)|([^\d/][^/]*))/(\d+))?")
 _KERNEL = re.compile(r"kernel (\S+) grid=(\S*) cluster=(\S+) loop=(\S+)")
 _OP = re.compile(r"  %(\d+) = (\w+)(?:\[([^\]]*)\])?((?: [^:]+)?) : (\w+)\[([^\]]*)\] (\w+) (\w+)")
@@ -107,9 +110,9 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _parse_tensor(match: re.Match[str]) -> KTensor:
-  name, dtype, axes, role, places, axis, below, ends, *seen = match.groups()
+  name, dtype, axes, role, box, axis, below, ends, *seen, places = match.groups()
   windows = []
-  for word in places.split(" ") if places else ():
+  for word in box.split(" ") if box else ():
     if (m := _WINDOW.fullmatch(word)) is None or not word:
       raise ValueError(f"not a dimension of memory: {word!r}")
     start, full, often = int(m[3] or 0), int(m[5]) if m[5] else None, int(m[2] or 1)
@@ -119,7 +122,7 @@ def _parse_tensor(match: re.Match[str]) -> KTensor:
   if seen[0]:
     columns, rows, least, most, outside = seen
     band = Band(rows, columns, _end(least), _end(most), _fraction(outside))
-  return KTensor(name, DType(dtype), _split(axes), role, tuple(windows), limit, band)
+  return KTensor(name, DType(dtype), _split(axes), role, tuple(windows), limit, band, bool(places))
 
 
 def _end(text: str) -> int | None:

@@ -103,7 +103,7 @@ class KTensor:
   contiguous. Kernels are given the address of all of it, and of what picks rows of it.
   ``limit``: an axis, a tensor, and a number: so many elements of the axis matter, and as many as the
   tensor says; the others may be taken to be zeros, which changes nothing that the kernels make.
-  ``band``: what the data of a constant say of two of its axes.
+  ``band``: what the data of a constant say of two axes; ``places``: that each element is its own index.
   """
 
   name: str
@@ -113,6 +113,7 @@ class KTensor:
   windows: tuple[Window, ...] = ()
   limit: tuple[str, str, int] | None = None
   band: Band | None = None
+  places: bool = False
 
   @property
   def inner(self) -> str | None:
@@ -159,11 +160,10 @@ class KTensor:
     windows = tuple(
       replace(w, axes=_named(w.axes, axes), picks=(tensors or {}).get(w.picks, w.picks)) for w in self.windows
     )
-    limit = self.limit
-    if limit:
+    if limit := self.limit:
       limit = axes.get(limit[0], limit[0]), (tensors or {}).get(limit[1], limit[1]), limit[2]
     band = self.band.renamed(axes) if self.band else None
-    return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows, limit, band)
+    return KTensor(name, self.dtype, _named(self.axes, axes), self.role, windows, limit, band, self.places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,11 @@ class Grid:
         raise RejectionError("LAYOUT", f"{blocks} blocks in a dimension of at most {most}")
     return grid
 
+  def in_turns(self, axis: str, turns: int) -> Grid:
+    """Of blocks that each do so many tiles of an axis."""
+    axes = (replace(a, tile=a.tile * turns) if a.axis == axis else a for a in self.axes)
+    return replace(self, axes=tuple(axes))
+
   def with_slowest(self, axis: str) -> Grid:
     """The same blocks in another order: those of one tile of an axis follow each other."""
     last = max(a.dim for a in self.axes if a.dim is not None)

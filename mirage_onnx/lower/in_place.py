@@ -5,11 +5,15 @@ row). Where each output of a kernel is ``select(c, new, old)``, the old one an e
 same place, nothing is to be done where c is 0 and the addresses are equal; elsewhere all is written.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage_onnx.ir import BlockOp, Kernel, UGraph
-from mirage_onnx.ir.block_ops import REDUCTIONS
+from mirage_onnx.ir import BlockOp, Kernel, KTensor, UGraph
 from mirage_onnx.ir.functions import is_elementwise
+
+#: Blocks of an update on a multiprocessor: mostly they have nothing to do; where they have,
+#: so many have bytes enough under way.
+UPDATING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,23 @@ class InPlace:
 
 def update_of(graph: UGraph, kernel: Kernel) -> InPlace | None:
   """What a kernel updates, where that is all it does and what is new follows from the grid alone."""
-  if kernel.loop or any(o.op in REDUCTIONS for o in kernel.ops):
+  return update_in({t.name: t for t in graph.tensors}, kernel)
+
+
+def rows_of(tensors: Mapping[str, KTensor], kernel: Kernel, update: InPlace) -> frozenset[str]:
+  """The axes of an update along which a run says which one is new: it names no number for each of them."""
+  given = {a for i in update.early for a in _own_axes(kernel, tensors, i)}
+  return frozenset(kernel.ops[update.condition].axes) - given
+
+
+def _own_axes(kernel: Kernel, tensors: Mapping[str, KTensor], index: int) -> tuple[str, ...]:
+  op = kernel.ops[index]
+  return op.axes if op.op == "load" and tensors[op.tensor].role == "input" else ()
+
+
+def update_in(tensors: Mapping[str, KTensor], kernel: Kernel) -> InPlace | None:
+  """The same, of a kernel of these tensors."""
+  if kernel.loop:
     return None
   conditions, pairs = set[int](), []
   for save in kernel.saves:
@@ -39,7 +59,7 @@ def update_of(graph: UGraph, kernel: Kernel) -> InPlace | None:
     if chosen.op != "select":
       return None
     old = kernel.ops[_behind_casts(kernel, chosen.args[2])]
-    if old.op != "load" or not _same_place(graph, old, save.tensor, save.omap):
+    if old.op != "load" or not _same_place(tensors, old, save.tensor, save.omap):
       return None
     conditions.add(chosen.args[0])
     pairs.append((save.tensor, old.tensor))
@@ -59,8 +79,10 @@ def _behind_casts(kernel: Kernel, index: int) -> int:
   return index
 
 
-def _same_place(graph: UGraph, old: BlockOp, saved: str, omap: tuple[str | None, ...]) -> bool:
-  a, b = graph.tensor(old.tensor), graph.tensor(saved)
+def _same_place(
+  tensors: Mapping[str, KTensor], old: BlockOp, saved: str, omap: tuple[str | None, ...]
+) -> bool:
+  a, b = tensors[old.tensor], tensors[saved]
   alike = a.dtype is b.dtype and a.axes == b.axes and a.windows == b.windows
   return alike and b.role == "output" and old.imap == omap and not any(w.picks for w in a.windows)
 

@@ -36,7 +36,8 @@ class Issued:
 def _fitting(lowering: Lowered, steps: Sequence[ThreadStep], room: int) -> tuple[tuple[Held, ...], int]:
   """The first fetches that ``room`` has registers for, and what is left of it."""
   found = []
-  for held in (s.to for s in steps if isinstance(s, Fetch)):
+  ops, tensors = lowering.assignment.kernel.ops, lowering.tensors
+  for held in (s.to for s in steps if isinstance(s, Fetch) and not tensors[ops[s.index].tensor].places):
     size = lowering.warps.registers(held.form) // (1 + in_pairs(lowering, held))
     if size <= room:
       found.append(held)

@@ -29,6 +29,7 @@ from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph, needed_values
 from mirage_onnx.lower.unseen import Unseen, unseen
 from mirage_onnx.lower.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
 from mirage_onnx.lower.widened import Widened, check_widened, widened_first, with_widened
+from mirage_onnx.lower.zeros_behind import with_zeros_behind
 from mirage_onnx.target import Target
 
 #: A lane holds at most this many elements of one value, and computes so many of one in place.
@@ -127,6 +128,8 @@ def _laid_out(
     kernel, widened = with_widened(graph, kernel)
     kernel = with_near(widened_first(oriented(kernel, tensors), widened), tensors)
   grid = Grid.of(kernel, params, extents, target)
+  if instruction is not WGMMA:  # whose blocks may stand, and look for no ends
+    kernel = with_zeros_behind(kernel, tensors, {a.axis for a in grid.axes if a.tile == 1})
   pieces = Pieces.of(kernel, params, extents, grid)
   assignment = Assignment.of(kernel, pieces, needed_values(kernel))
   # What a way takes of registers and shared memory shows when it is made.

@@ -29,7 +29,7 @@ import numpy as np
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.block_ops import ACCUMULATORS, MAXIMA, Kind, kind_of
 from mirage_onnx.ir.dtype import DType
-from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase, UGraph
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, UGraph
 
 #: Adding this or less hides a score, which is then at most ``HIDDEN``.
 HIDES, HIDDEN = -65504.0, -128.0
@@ -112,15 +112,23 @@ def early_end(graph: UGraph, kernel: Kernel) -> str | None:
   if len({t.limit for t in limited}) != 1 or not any(op.op in ACCUMULATORS for op in kernel.ops):
     return None
   (_, end, more) = limited[0].limit or ("", "", 0)
-  if len({c[0] for k in graph.kernels for op in k.ops if (c := _compared(k, op))[1:] == (end,)}) != 1:
+  if len({c[0] for k in graph.kernels for op in k.ops if (c := compared(k, op))[1:] == (end,)}) != 1:
     return None
-  by_end = {index for index, op in enumerate(kernel.ops) if _compared(kernel, op)[1:] == (end,)}
+  by_end = {index for index, op in enumerate(kernel.ops) if compared(kernel, op)[1:] == (end,)}
   behind = {index: _ZERO for index in by_end if _MORE[kernel.ops[index].op] == more}
+  loads = ((i, op, graph.tensor(op.tensor)) for i, op in enumerate(kernel.ops) if op.op == "load")
+  behind |= {i: _ZERO for i, op, t in loads if t.limit == limited[0].limit and zeros_behind(op, t)}
   floors = _Hidden(kernel, behind, numbers=False).floors_of_no_change()
   return limited[0].name if floors is not None and max(floors.values(), default=-inf) < _LEAST else None
 
 
-def _compared(kernel: Kernel, op: BlockOp) -> tuple[str, ...]:
+def zeros_behind(load: BlockOp, tensor: KTensor) -> bool:
+  """Whether a load of a tensor with a limit is a copy to shared memory, which has zeros behind the end."""
+  plain = tensor.dtype.is_half and load.layout is Layout.SHARED
+  return plain and tensor.limit is not None and tensor.axes[-1] != tensor.limit[0]
+
+
+def compared(kernel: Kernel, op: BlockOp) -> tuple[str, ...]:
   """The tensors of which a comparison with an end compares elements, behind casts; () for others."""
   names = []
   for i in op.args if op.op in _MORE else ():

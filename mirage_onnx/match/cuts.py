@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.graph import Graph
 from mirage_onnx.match.sinking import SLICING
@@ -103,8 +104,9 @@ def find_cuts(borders: Borders, limits: Limits, until: float = inf) -> dict[str,
         options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
       choices.append(options)
     cuts: dict[Cut, None] = {}
+    many = own > 1 or node.op_type == CACHED  # keys, values and two caches, with what says where
     for leaves, below, depth_below in _unions(
-      choices, limits, max(limits.leaves, len(choices) if own > 1 else 0)
+      choices, limits, max(limits.leaves, len(choices) if many else 0)
     ):
       nodes = below | {node.name}
       if len(nodes) > limits.nodes or any(
@@ -128,7 +130,7 @@ def _unions(
 ) -> list[tuple[frozenset[str], frozenset[str], int]]:
   """A cut of every operand, joined, within the limits: leaves, nodes and depth.
 
-  ``leaves``: at most so many, of which an operator that contracts activations may have many itself.
+  ``leaves``: at most so many, of which attention, or what writes its cache, may have many itself.
   """
   found = [(frozenset[str](), frozenset[str](), 0)]
   for options in choices:

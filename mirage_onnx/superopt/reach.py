@@ -8,10 +8,11 @@ zeros behind it, so any kernel may take zeros there and read nothing (``KTensor.
 from dataclasses import replace
 from enum import Enum
 
-from mirage_onnx.ir import Region, UGraph
+from mirage_onnx.ir import DType, Region, UGraph
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.program import is_places
 from mirage_onnx.ir.term import INPUT, MUL, REDUCTIONS, Term
+from mirage_onnx.ir.ugraph import KTensor
 
 #: (axis, tensor, more): behind so many elements more than the tensor says nothing matters.
 Limit = tuple[str, str, int]
@@ -50,10 +51,21 @@ def places_of(region: Region) -> dict[str, int]:
 
 
 def with_limits(region: Region, graph: UGraph) -> UGraph:
-  """``graph``, whose inputs have the limits of the region where it has what says them."""
+  """``graph``, whose inputs have the limits of the region where it has what says them; which are places."""
   names = {x.name for x in graph.tensors}
   known = {n: own for n, own in limits(region).items() if own[1] in names}
-  return replace(graph, tensors=tuple(replace(x, limit=known.get(x.name)) for x in graph.tensors))
+  places = {x.name for x in region.inputs if is_places(x.tensor.name) and x.view is None}
+  return replace(
+    graph,
+    tensors=tuple(
+      replace(x, limit=known.get(x.name), places=x.name in places and _is_line(x)) for x in graph.tensors
+    ),
+  )
+
+
+def _is_line(x: KTensor) -> bool:
+  """Whether a constant has one axis, and its elements lie one behind the other."""
+  return x.role == "weight" and len(x.axes) == 1 and not x.windows and x.dtype is DType.I32
 
 
 def _limiting(region: Region, c: Term) -> list[Term]:

@@ -27,7 +27,7 @@ from mirage_onnx.target import Target
 
 #: Points before warps and stages are chosen: so many are evaluated in some milliseconds.
 MAX_TILES = 8192
-WARPS, STAGES, CLUSTERS = (1, 2, 4, 8), (1, 2, 3, 4), (1, 2, 4, 8)
+WARPS, STAGES, CLUSTERS = (1, 2, 4, 8), (1, 2, 3, 4), (1, 2, 4, 8, 16)
 #: What the most threads of a block have in registers.
 REGISTER_BYTES = 4 * 32 * max(WARPS) * MAX_REGISTERS
 LARGEST_TILE, LARGEST_BATCH, LARGEST_SPREAD = 256, 8, 4096

@@ -79,7 +79,7 @@ class LockedNode(Part, frozen=True):
 class LockedOptions(Part, frozen=True):
   """What the run was told that decides about the bytes. ``measured``: kernels were timed.
 
-  ``steps``: of a decoder, which have a branch.
+  ``steps``: of a decoder, which have a branch; a number: for caches of so many rows.
   """
 
   target: str
@@ -88,7 +88,7 @@ class LockedOptions(Part, frozen=True):
   tiled: bool
   shapes: dict[str, list[int]]
   external: str | None
-  steps: bool = False
+  steps: bool | int = False
 
 
 class LockedVersions(Part, frozen=True):

@@ -1,6 +1,7 @@
 """What keeps its value in the memory of an input is neither read nor written."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,3 +77,42 @@ def test_what_is_no_update(old, new):
   assert update_of(graph, graph.kernels[0]) is not None
   graph = parse_ugraph(TEXT.replace(old, new))
   assert update_of(graph, graph.kernels[0]) is None
+
+
+#: The same of a norm of what is new.
+NORMED = TEXT.replace("select %4 %7 %8", "select %4 %13 %8").replace(
+  "  %8 = cast %6",
+  """\
+  %11 = mul %7 %7 : f32[a1] post vector
+  %12 = sum[a1] %11 : f32[] post uniform
+  %13 = mul %7 %12 : f32[a1] post vector
+  %8 = cast %6""",
+)
+
+
+def renumbered(text):
+  """The text with its operations numbered in order."""
+  names = re.findall(r"^  (%\d+) =", text, re.MULTILINE)
+  return re.sub(r"%\d+", lambda m: f"%{names.index(m[0])}", text)
+
+
+@pytest.mark.parametrize("row", [0, 2000, 4095, 5000])
+@pytest.mark.parametrize(("text", "together"), [(TEXT, False), (renumbered(NORMED), True)])
+def test_a_block_looks_at_many_rows(row, text, together):
+  """In turns; where lanes reduce, those of a warp do so together."""
+  rows, few = 40960, replace(H200, multiprocessors=2)
+  graph = parse_ugraph(text.replace("i32[a0] weight", "i32[a0] weight places"))
+  source = emit_kernel(graph, graph.kernels[0], KernelParams((8,), warps=2), {"a0": rows, "a1": WIDTH}, few)
+  assert source.grid == (8, 1, 1) and "turn < 640" in source.text and "g_i0)" not in source.text
+  assert ("ptx::any(changes)" in source.text) == together
+  rng = np.random.default_rng(0)
+  made = rng.standard_normal((rows, WIDTH)).astype(np.float16)
+  want, new = made.copy(), rng.standard_normal(WIDTH).astype(np.float16)
+  x = new.astype(np.float32)
+  want[row : row + 1] = (x * (x * x).sum() if together else x).astype(np.float16)
+  tensors = {"i0": np.arange(rows, dtype=np.int32), "i1": np.array(row, np.int32), "i2": new, "i3": made}
+  tensors["o0"] = made
+  compile_kernels([source]).run(tensors, uninitialised=("o0",))
+  np.testing.assert_allclose(made.astype(float), want.astype(float), rtol=2e-3)
+  untouched = np.arange(rows) != row
+  np.testing.assert_array_equal(made[untouched], want[untouched])

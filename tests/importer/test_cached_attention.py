@@ -13,7 +13,7 @@ MS = "com.microsoft"
 
 
 def step(bench, rng, batch, own, shared, size, room, *, lengths=None, packed=False, half=False, rotary=0,
-         positions=False, sink=False, norms=False, presents=True, **more):  # fmt: skip
+         positions=False, sink=False, norms=False, presents=True, new=1, total=None, **more):  # fmt: skip
   """A model of one node whose cache has its own size before and after, and its feeds."""
   dtype, heads = np.float16 if half else np.float32, own * shared
 
@@ -22,12 +22,12 @@ def step(bench, rng, batch, own, shared, size, room, *, lengths=None, packed=Fal
 
   lengths = np.array(rng.integers(0, room, batch) if lengths is None else lengths, np.int32)
   wide = [heads * size, own * size, own * size]
-  arrays = [normal(batch, 1, sum(wide)), None, None] if packed else [normal(batch, 1, n) for n in wide]
+  arrays = [normal(batch, new, sum(wide)), None, None] if packed else [normal(batch, new, n) for n in wide]
   caches = [normal(batch, own, room, size) for _ in range(2)]
   for cache in caches:  # ONNX Runtime writes zeros behind the new row
     for b, n in enumerate(lengths):
-      cache[b, :, n:] = 0
-  arrays += [*caches, lengths, np.array(lengths.max() + 1, np.int32)]
+      cache[b, :, max(n + 1 - new, 0) :] = 0
+  arrays += [*caches, lengths, np.array(total or lengths.max() + 1, np.int32)]
   arrays += [normal(room, rotary // 2) for _ in range(2)] if rotary else [None, None]
   arrays.append(rng.integers(0, room, (batch, 1)) if positions else None)
   arrays += [None, normal(heads) if sink else None, None, None]
@@ -40,7 +40,7 @@ def step(bench, rng, batch, own, shared, size, room, *, lengths=None, packed=Fal
   )  # fmt: skip
   kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
   for value in model.graph.output:
-    shape = caches[0].shape if value.name != "y" else (batch, 1, wide[0])
+    shape = caches[0].shape if value.name != "y" else (batch, new, wide[0])
     value.CopyFrom(helper.make_tensor_value_info(value.name, kind, shape))
   return model, feeds
 
@@ -64,6 +64,39 @@ def test_all_attributes(bench, seed, batch, own, shared, size, room, packed, hal
   )  # fmt: skip
   near = 1e-2 if half else 3e-5
   bench.agrees(model, feeds, rtol=near, atol=near)
+
+
+@few
+@given(
+  seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 3), own=st.integers(1, 2), shared=st.integers(1, 3),
+  size=st.sampled_from([16, 32]), room=st.integers(2, 12), new=st.integers(2, 8), packed=st.booleans(),
+  half=st.booleans(), softcap=st.sampled_from([0.0, 2.0]), smooth_softmax=st.integers(0, 1),
+  sink=st.booleans(), prompt=st.booleans(),
+)  # fmt: skip
+def test_several_new_tokens(bench, seed, batch, own, shared, size, room, new, packed, half, sink, prompt,
+                            smooth_softmax, **more):  # fmt: skip
+  """A prompt of which each sequence ends somewhere, or some tokens of one sequence behind others."""
+  rng, new = np.random.default_rng(seed), min(new, room)
+  batch = batch if prompt else 1
+  lengths = rng.integers(0, new, batch) if prompt else rng.integers(new - 1, room, 1)
+  model, feeds = step(
+    bench, rng, batch, own, shared, size, room, lengths=lengths, packed=packed, half=half, sink=sink, new=new,
+    total=new if prompt else None, smooth_softmax=0 if sink else smooth_softmax, **more,
+  )  # fmt: skip
+  near = 1e-2 if half else 3e-5
+  bench.agrees(model, feeds, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize(
+  ("new", "more", "why"),
+  [
+    (9, {}, "9 new tokens"), (2, {"rotary": 16}, "rows of cosines and sines"),
+    (2, {"local_window_size": 3}, "see a window"),
+  ],
+)  # fmt: skip
+def test_several_new_tokens_that_are_left(bench, new, more, why):
+  model, _ = step(bench, np.random.default_rng(0), 1, 1, 2, 16, 12, lengths=[9], new=new, **more)
+  assert why in bench.barrier(model)
 
 
 def test_a_cache_that_is_empty_or_full(bench):
@@ -96,7 +129,8 @@ def test_attributes_of_other_operators(bench, more, reason):
 @pytest.mark.parametrize(
   ("name", "shape", "reason"),
   [
-    ("x0", (1, 3, 32), "DYNAMIC_DIM: GroupQueryAttention: 3 new tokens, of which a run says where they go"),
+    ("x0", (1, 3, 32), "OP_FORM: GroupQueryAttention: 3 queries beside other keys and values"),
+    ("x0", (1, "n", 32), "DYNAMIC_DIM: GroupQueryAttention: n new tokens, of which a run says where they go"),
     ("x3", (1, 2, "n", 16), "OP_FORM: GroupQueryAttention: the caches of keys and values are not alike"),
     ("x5", (2,), "OP_FORM: GroupQueryAttention: lengths i32 of 2"),
     ("k", (1, 2, "more", 16), "DYNAMIC_DIM: GroupQueryAttention: present may be longer than past"),

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import is_apart, prompt_of, step_sizes, steps_apart
+from mirage_onnx.importer.steps_apart import ROOM, is_apart, prompt_of, step_sizes, steps_apart
 
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
@@ -296,3 +296,30 @@ def test_gates_of_prompts_are_one_operator():
   for new, room, total in (*STEPS, *OTHERS):
     (want, _), (got, _) = (run(s, 2, new, room, total) for s in (a, b))
     np.testing.assert_allclose(want[0].astype(float), got[0].astype(float), rtol=1e-2, atol=1e-2)
+
+
+def test_steps_of_caches_of_one_size():
+  """Kernels with parts of the cache in advance; a cache of another size takes the graph as it was."""
+  model = decoder()
+  result = mirage_onnx.optimize(
+    model, target="h200", workers=1, margin=-20.0, tiled=True, steps=20, shapes={"all": [8], "new": [1]}
+  )
+  assert step_sizes(result.model) == {"new": 1, ROOM: 20}
+  kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
+  launched = 0
+  for new, room, total in (*STEPS, *OTHERS, (1, 20, 20), (1, 19, 20), (1, 20, 21)):
+    (want, length), (got, same) = (run(s, 2, new, room, total) for s in (plain, kernels))
+    assert length == same
+    for x, y in zip(want, got, strict=True):
+      np.testing.assert_allclose(x.astype(float), y.astype(float), rtol=4e-3, atol=4e-3)
+    before, launched = launched, sum(mirage_onnx.launches(kernels).values())
+    is_step = new == 1 and room == 20 and total <= 20
+    assert launched - before >= 2 if is_step else launched == before
+  assert mirage_onnx.verify(model, result.model, emulate=True, shapes={"past": [20], "all": [9]}).passed
+
+
+@pytest.mark.parametrize(("rows", "shapes"), [(20, {"past": [16]}), (0, {}), (-1, {})])
+def test_caches_of_a_size_that_is_none(rows, shapes):
+  with pytest.raises(mirage_onnx.MirageError, match="OPTION_INVALID|caches of"):
+    mirage_onnx.optimize(decoder(), target="h200", workers=1, steps=rows, shapes=shapes)

@@ -8,30 +8,34 @@ MS = "com.microsoft"
 
 
 def cached_step(
-  batch, own, shared, size, room, *, rotary=True, dtype=np.float16, fixed=True, norms=(), named="", **more
-):
+  batch, own, shared, size, room, *, rotary=True, dtype=np.float16, fixed=True, norms=(), named="", new=1,
+  apart=False, **more,
+):  # fmt: skip
   """The model, of packed queries, keys and values; ``fixed``: present has the size of past.
 
   ``norms``: weights of queries and keys. ``named``: how the dimension of the cache is called, if by name.
+  ``new``: how many tokens are. ``apart``: so are queries, keys and values.
   """
   rng = np.random.default_rng(0)
   heads, kind = own * shared, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
   tables = [rng.standard_normal((room, size // 2)).astype(dtype) for _ in range(2)] if rotary else []
   node = helper.make_node(
     "GroupQueryAttention",
-    ["qkv", "", "", "past_k", "past_v", "lengths", "total", *(("cos", "sin") if rotary else ()),
+    [*(("q", "k", "v") if apart else ("qkv", "", "")), "past_k", "past_v", "lengths", "total",
+     *(("cos", "sin") if rotary else ()),
      *([""] * (5 if rotary else 7) + ["norm_q", "norm_k"] if norms else [])],
     ["y", "present_k", "present_v"], name="it", domain=MS, num_heads=heads, kv_num_heads=own,
     do_rotary=int(rotary), **more,
   )  # fmt: skip
+  parts = {"q": heads, "k": own, "v": own} if apart else {"qkv": heads + 2 * own}
   info, cache = helper.make_tensor_value_info, (batch, own, named or room, size)
   made = cache if fixed else (batch, own, "total", size)
   graph = helper.make_graph(
     [node], "step",
-    [info("qkv", kind, (batch, 1, (heads + 2 * own) * size)), info("past_k", kind, cache),
+    [*(info(n, kind, (batch, new, of * size)) for n, of in parts.items()), info("past_k", kind, cache),
      info("past_v", kind, cache), info("lengths", TensorProto.INT32, (batch,)),
      info("total", TensorProto.INT32, ())],
-    [info("y", kind, (batch, 1, heads * size)), *(info(f"present_{n}", kind, made) for n in "kv")],
+    [info("y", kind, (batch, new, heads * size)), *(info(f"present_{n}", kind, made) for n in "kv")],
     [numpy_helper.from_array(x, n) for x, n in (
       *zip(tables, ("cos", "sin"), strict=False), *zip(norms, ("norm_q", "norm_k"), strict=False))],
   )  # fmt: skip
