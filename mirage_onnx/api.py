@@ -17,6 +17,7 @@ import onnx
 
 from mirage_onnx import events, pipeline
 from mirage_onnx.api_reports import check_budget, check_page, reduce, report_page, write_page
+from mirage_onnx.cluster_compiler import compiling_on
 from mirage_onnx.comparisons import bench, diff, verify
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.deadline import SLACK
@@ -157,7 +158,7 @@ def optimize(
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   if page is not None:
     check_page(Path(page), source, target_path)
-  with readable(model) as given, CheckProcess() as checks, RacerAhead() as racer:
+  with readable(model) as given, CheckProcess() as checks, RacerAhead() as racer, compiling_on(workers):
     one = {n: s[0] for n, s in (shapes or {}).items() if len(s) == 1}
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
