@@ -1,10 +1,11 @@
 """Choose regions, compile (and measure) their kernels, and choose again without what failed."""
 
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -41,11 +42,15 @@ from mirage_onnx.tune.race import Lost
 from mirage_onnx.tune.tuning import Look, elsewhere, second_numbers, tuned
 from mirage_onnx.verify.weights import ModelWeights
 
-#: Regions that are timed at a time: while some wait for the compiler, another has the GPU (on an H100 two
-#: left it idle for half of the time). A region for so many cores, which the compiler has.
-LEAST_AT_ONCE, MOST_AT_ONCE, CORES = 2, 4, 3
+#: Regions that are timed at a time: while some wait for the compiler, or check instances (37 % of the time of
+#: qwen3's regions on an H200), another has the GPU. A region for so many cores, which the compiler has.
+LEAST_AT_ONCE, MOST_AT_ONCE, CORES = 2, 6, 2
 #: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
 FAIR, LEAST_S = 4.0, 5.0
+#: Where none is timed, those that are compiled and run in the emulator at a time.
+MOST_PREDICTED = 4
+#: Seconds of a turn of a thread while regions are timed.
+TURN_S = 5e-4
 #: Seconds that are left for the last look at what is the fastest.
 LAST_S = 1.0
 #: Of the time that is left, the choice's: what it chooses has to be compiled.
@@ -101,7 +106,8 @@ def realise(
     at_once = max(LEAST_AT_ONCE, min(MOST_AT_ONCE, available_cores() // CORES))
     tuner.numbers = [*range(at_once)][::-1]
     tuner.kept = KeptTuning(loaded, weights or ModelWeights(loaded), target, tries)
-    with Ahead(target, tries, ends.at, draw, more, tuner.kept.knows) as tuner.ahead:
+    ahead = Ahead(target, tries, ends.at, draw, more, tuner.kept.knows)
+    with quick_turns(), ahead as tuner.ahead:
       roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
       expected = Expectations(node_us, partial(kind_of, target=target), roof, available_cores())
       found, said = explored(
@@ -151,9 +157,24 @@ def realise(
     found |= tuner.all([found[key] for key in todo], chosen)
 
 
+@contextmanager
+def quick_turns() -> Iterator[None]:
+  """Inside, a thread that waits for Python's lock has it sooner.
+
+  Who times makes thousands of calls of the driver, and gets the lock back behind each: beside two threads
+  that compute, after 4 ms (1 ms so).
+  """
+  before = sys.getswitchinterval()
+  sys.setswitchinterval(min(before, TURN_S))
+  try:
+    yield
+  finally:
+    sys.setswitchinterval(before)
+
+
 def predicting_threads() -> int:
   """How many regions are compiled at a time where none is timed."""
-  return min(MOST_AT_ONCE, available_cores())
+  return min(MOST_PREDICTED, available_cores())
 
 
 def kept_solutions() -> KeptFolder | None:
