@@ -26,6 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 #: (module, name in it, what it is called): functions, and methods with a dot.
 WATCHED = (
+  ("api", "_targets", "target"),
+  ("api", "load_model", "load"),
+  ("api", "checks_ahead", "checks ahead"),
+  ("api", "_warn_of_others", "other gpus"),
+  ("tune.rating", "Rating.with_rates", "rates"),
+  ("tune.kept_tuning", "KeptTuning.outcome", "known before"),
   ("tune.kept_bench", "kept_times", "kept times"),
   ("tune.node_times", "distinct_nodes", "distinct nodes"),
   ("tune.arriving", "Hands._work", "region"),
@@ -211,19 +217,12 @@ def main():
   output = o.output or o.out / "optimized.onnx"
   import mirage_onnx
 
-  spans, ended = Spans(o.out / "spans.jsonl"), threading.Event()
-  for row in WATCHED:
-    spans.watch(*row)
-  spans.watch_children()
   if o.fake:
     faked()
-  clock = threading.Thread(target=cores, args=(spans, o.out, ended), daemon=True)
-  clock.start()
-  report = mirage_onnx.optimize(
-    source, output, target=o.target, budget_s=o.budget, workers=o.workers, emit=spans.emit
-  ).report
-  ended.set()
-  clock.join()
+  with watched_run(o.out) as spans:
+    report = mirage_onnx.optimize(
+      source, output, target=o.target, budget_s=o.budget, workers=o.workers, emit=spans.emit
+    ).report
   lines = [f"{o.model} {o.target}: {report['seconds']} s, measured {report['measured']}"]
   lines += summary(spans.rows)
   own, children = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -239,6 +238,23 @@ def main():
   print("\n".join(lines), flush=True)
 
 
+@contextmanager
+def watched_run(folder):
+  """Inside, what a run does is written into ``folder``; yields what takes its events, too."""
+  folder.mkdir(parents=True, exist_ok=True)
+  spans, ended = Spans(folder / "spans.jsonl"), threading.Event()
+  for row in WATCHED:
+    spans.watch(*row)
+  spans.watch_children()
+  clock = threading.Thread(target=cores, args=(spans, folder, ended), daemon=True)
+  clock.start()
+  try:
+    yield spans
+  finally:
+    ended.set()
+    clock.join()
+
+
 def faked():
   """No GPU: the fake one, and a gate for which all results are faster."""
   import pytest
@@ -247,12 +263,12 @@ def faked():
   from mirage_onnx import api, racing
   from mirage_onnx.custom_op.race import Raced, Times
   from mirage_onnx.target import get_target
-  from mirage_onnx.tune import kept_bench, kept_ends
+  from mirage_onnx.tune import kept_bench, kept_ends, kept_tuning
   from mirage_onnx.tune.machine import Machine
   from mirage_onnx.tune.paired import speedup
 
   FakeGpu(pytest.MonkeyPatch())
-  for module in (kept_bench, kept_ends):  # so that a repeat finds what was timed
+  for module in (kept_bench, kept_ends, kept_tuning):  # so that a repeat finds what was timed
     module.present_machine = lambda: Machine("a fake", "0", "0", "0")
   api._target = lambda name: (get_target("h200"), True)
 
@@ -261,8 +277,13 @@ def faked():
     rows = (Raced("", "run", (2.0,) * len(race.arms), (speedup((ratio,) * 4, 0.01),) * len(race.pairs)),)
     return Times(rows, (1,) * len(race.arms))
 
-  own = racing.Gate
-  racing.Gate = lambda *a, **more: own(*a, **{**more, "timer": timer})
+  class Gate(racing.Gate):
+    """Whose times are made up."""
+
+    def __init__(self, *a, **more):
+      super().__init__(*a, **{**more, "timer": timer})
+
+  racing.Gate = Gate
 
 
 if __name__ == "__main__":

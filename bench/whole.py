@@ -30,9 +30,11 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+from spans import faked, watched_run
 from whole_model import make, names_in
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,18 +72,20 @@ def optimize(o):
   from mirage_onnx.events import StageEnded
 
   if o.fake:
-    from spans import faked
-
     faked()
   source, path = files_of(o)
-  start, stages, details = time.monotonic(), {}, {}
+  stages, details = {}, {}
+  with watched_run(o.spans / f"{label(o.model)}.{o.target}") if o.spans else nullcontext() as spans:
 
-  def emit(event):
-    if isinstance(event, StageEnded):
-      stages[event.stage] = round(event.seconds, 1)
-      details.update({event.stage: event.detail} if event.detail else {})
+    def emit(event):
+      if isinstance(event, StageEnded):
+        stages[event.stage] = round(event.seconds, 1)
+        details.update({event.stage: event.detail} if event.detail else {})
+      if spans:
+        spans.emit(event)
 
-  report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None, emit=emit).report
+    start = time.monotonic()
+    report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None, emit=emit).report
   nodes = onnx.load(path, load_external_data=False).graph.node
   custom = sum(n.domain.startswith("ai.mirage") for n in nodes)
   replaced = [r for r in report["regions"] if r["status"] == "replaced"]
@@ -160,7 +164,7 @@ class Driver:
       sys.executable, __file__, "--stage", name, "--models", model, "--targets", target,
       "--work", str(o.work), "--graphs", str(o.graphs), "--rounds", str(o.rounds),
       "--workers", str(workers), *(["--cpu"] if o.cpu else []),
-      *(["--fake"] if o.fake else []),
+      *(["--fake"] if o.fake else []), *(["--spans", str(o.spans)] if o.spans else []),
     ]  # fmt: skip
     left = min(seconds, self.end - time.monotonic())
     if left < 1:
@@ -248,6 +252,7 @@ def main():
   add("--cores", type=int, default=os.cpu_count() or 1)
   add("--out", type=Path, default=Path("out"))
   add("--work", type=Path, default=Path("/tmp/whole"))
+  add("--spans", type=Path, help="folder for what each optimize did, and when (spans.py)")
   add("--make", action="store_true", help="only optimize, without a GPU; a later call measures")
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
   add("--fake", action="store_true", help="the same with made-up times, for local (spans.py)")

@@ -17,6 +17,7 @@ import onnx
 
 from mirage_onnx import events, pipeline
 from mirage_onnx.api_reports import check_budget, check_page, reduce, report_page, write_page
+from mirage_onnx.cluster_compiler import compiling_on
 from mirage_onnx.comparisons import bench, diff, verify
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.deadline import SLACK
@@ -27,7 +28,7 @@ from mirage_onnx.importer.steps_of_rooms import sizes_of_steps
 from mirage_onnx.locking import better_of, check_same, earlier_of, lock_of, replayed_lock
 from mirage_onnx.model_tuning import tune
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.racing import EarlierStaysError, gate_of
+from mirage_onnx.racing import EarlierStaysError, RacerAhead, gate_of
 from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import (
   dimensions_report,
@@ -159,7 +160,7 @@ def optimize(
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   if page is not None:
     check_page(Path(page), source, target_path)
-  with readable(model) as given, CheckProcess() as checks:
+  with readable(model) as given, CheckProcess() as checks, RacerAhead() as racer, compiling_on(workers):
     shapes, one = sizes_of_steps(given, shapes or {}, steps)
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
@@ -194,6 +195,8 @@ def optimize(
       _warn_of_gpus(emit or events.silent, used, measure)
     if target_path is not None and check and recorded is None:
       emit = checks_ahead(loaded, checks, emit or events.silent)
+    if target_path is not None and measure and model_check and recorded is None and loaded.path:
+      emit = racer.beginning(loaded.path, emit or events.silent)
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
       run, options = run_several(loaded, options, targets, emit or events.silent, locks)
@@ -212,7 +215,9 @@ def optimize(
       end, slack = start + options.budget_s, SLACK * options.budget_s
       place = Destination(target_path, loaded.path, weights, end, sha256, slack, checks)
       gate = notes.gate = (
-        gate_of(run, loaded, place.end, start) if measure and model_check and recorded is None else None
+        gate_of(run, loaded, place.end, start, racer)
+        if measure and model_check and recorded is None
+        else None
       )
       earlier = lock_path and gate and earlier_of(run, lock_path, loaded, options, external, target_path)
       how: dict[str, Any] = {"check": check, "noted": notes.noted, "timed": notes.timed}
@@ -229,7 +234,7 @@ def optimize(
           notes.record, notes.measured, notes.gate = earlier.record, earlier.measured, None
           run, checked = write(run, loaded, options, replace(place, sha256=earlier.output), gate=None, **how)
         else:
-          gate = notes.gate = gate_of(run, loaded, place.end, start)
+          gate = notes.gate = gate_of(run, loaded, place.end, start, racer)
           run, checked = write(run, loaded, options, place, gate=gate, **how)
       if lock_path is not None and recorded is None:
         made = lock_of(

@@ -160,7 +160,7 @@ def optimize(
     str | None,
     typer.Option(
       metavar="N|auto|ray://HOST:PORT",
-      help="Processes of the search (default: one a core), or a Ray cluster whose cores search.",
+      help="Processes of the search (default: one a core), or a Ray cluster whose cores search and compile.",
     ),
   ] = None,
   fail_if_unchanged: Annotated[

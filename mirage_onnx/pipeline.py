@@ -234,7 +234,7 @@ def _optimized(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
       measure=options.measure, tries=options.tries, dynamic=dynamic,
-      instances=checked, alone=alone, emit=emit,
+      instances=checked, alone=alone, emit=emit, weights=weights,
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),

@@ -7,18 +7,23 @@ time, and after that every region goes, with the reason.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
 
+from mirage_onnx import events
 from mirage_onnx.custom_op.arm_session import Arm
 from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times, sizes_text
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.steps_apart import is_apart, prompt_of
 from mirage_onnx.pipeline import Run
+from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.gate import Gain, is_faster, to_drop
 from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, spent
 
@@ -85,7 +90,7 @@ class Gate:
   def begin(self) -> None:
     """Let what times get ready."""
     if isinstance(self.timer, Racer):
-      self.timer.begin()
+      self.timer.begin(self.original)
 
   def close(self) -> None:
     """End what times; it would begin again."""
@@ -203,12 +208,52 @@ class Gate:
     return found
 
 
-def gate_of(run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | None:
+class RacerAhead:
+  """What times the races of a run, begun beside its last regions; entered and left, its process has ended."""
+
+  def __init__(self) -> None:
+    self._racer: Racer | None = None
+    self._thread: threading.Thread | None = None
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(
+    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
+    if self._racer is not None:
+      self.racer.close()
+
+  @property
+  def racer(self) -> Racer:
+    """With the user's measurements in front of it."""
+    if self._thread is not None:
+      self._thread.join()
+    if self._racer is None:
+      from mirage_onnx.rewrite.kept_races import KeptRacer
+
+      self._racer = KeptRacer.of_user()
+    return self._racer
+
+  def beginning(self, original: Path, emit: events.Emit) -> events.Emit:
+    """``emit``, which lets it begin where all is searched, if it waits then for times of regions."""
+
+    def told(event: events.Event) -> None:
+      if isinstance(event, events.StageStarted) and event.stage == "tune" and cache_folder("locks"):
+        racer = self.racer
+        self._thread = threading.Thread(target=racer.begin, args=[str(original)], daemon=True, name="racer")
+        self._thread.start()
+      emit(event)
+
+    return told
+
+
+def gate_of(
+  run: Run, loaded: LoadedModel, end: float, began: float, ahead: RacerAhead | None = None
+) -> Gate | None:
   """The gate of a run that replaces something; an original in memory is in a file of its own meanwhile."""
   if not run.chosen:
     return None
-  from mirage_onnx.rewrite.kept_races import KeptRacer
-
   original, folder = loaded.path, None
   if original is None:
     try:
@@ -218,7 +263,7 @@ def gate_of(run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | N
     except OSError as error:
       raise MirageError("OUTPUT_UNWRITABLE", f"a copy of the original, to time it: {error}") from error
   prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
-  timer = KeptRacer.of_user()
+  timer = (ahead or RacerAhead()).racer
   return Gate(str(original), run.points, end, timer=timer, began=began, prompt=prompt, folder=folder)
 
 

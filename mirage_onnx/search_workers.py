@@ -7,7 +7,7 @@
 A worker of the cluster is an actor that holds a process as those here are, so both do the same: what a
 search finds depends on the region alone. A node that goes away loses what its workers were at; that is
 searched again by another one. Every node needs this package in the same version, and the model's weights at
-the same path. Kernels are compiled and timed here.
+the same path. Its cores compile kernels, too (``cluster_compiler.py``); they are timed here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Crew:
     """
     if not isinstance(workers, str):
       return cls(workers or available_cores(), lambda: WorkerProcess(MODULE))
-    ray = _connected(workers)
+    ray = connected(workers)
     # No core is asked for: after a node has gone, others take its workers beside their own.
     actor = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(_Actor)
     count = max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -78,7 +78,7 @@ def check_workers(workers: int | str | None) -> None:
     raise MirageError("OPTION_INVALID", f"workers={workers}: must be at least 1")
 
 
-def _connected(address: str) -> Any:
+def connected(address: str) -> Any:
   """The module ``ray``, of which the cluster is the one at ``address``."""
   check_workers(address)
   import ray

@@ -11,8 +11,10 @@ from rewritten import chain
 from written_runs import OPTIONS, a_run
 
 from mirage_onnx import racing, writing
+from mirage_onnx.custom_op import race
 from mirage_onnx.custom_op.race import Failed, Raced, Times
 from mirage_onnx.errors import MirageError
+from mirage_onnx.events import StageStarted
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.pipeline import with_these
 from mirage_onnx.racing import Gate
@@ -304,3 +306,26 @@ def test_an_original_in_memory_is_timed_too(three, tmp_path):
   assert onnx.load(gate.original) == three.original
   gate.close()
   assert not racing.Path(gate.original).exists()
+
+
+def test_what_times_is_ready_when_regions_are(three, tmp_path, monkeypatch):
+  """It begins where all is searched, once, and it is what the gate asks."""
+  begun, closed = [], []
+  monkeypatch.setattr(race.Racer, "begin", lambda self, original="": begun.append(original))
+  monkeypatch.setattr(race.Racer, "close", lambda self: closed.append(1))
+  monkeypatch.setattr(racing, "cache_folder", lambda kind: tmp_path)
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded, told = load_model(tmp_path / "in.onnx"), []
+  with racing.RacerAhead() as ahead:
+    emit = ahead.beginning(loaded.path, told.append)
+    events_ = [StageStarted(s) for s in ("superopt", "tune", "write")]
+    for event in events_:
+      emit(event)
+      assert not (begun and event.stage == "superopt")
+    gate = racing.gate_of(a_run(three, loaded), loaded, time.monotonic() + 60, time.monotonic(), ahead)
+    assert gate.timer is ahead.racer and told == events_
+    assert begun == [str(loaded.path)] and not closed
+  assert closed == [1]
+  with racing.RacerAhead():
+    pass
+  assert closed == [1]  # it has begun nothing

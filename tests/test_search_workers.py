@@ -1,9 +1,9 @@
 """Searches by the processes of a Ray cluster are those of this machine, also where a node goes away."""
 
-import os
 from pathlib import Path
 
 import pytest
+from ray_nodes import cluster  # noqa: F401  (a fixture)
 
 import mirage_onnx
 from mirage_onnx.errors import MirageError
@@ -36,27 +36,8 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch):
     mirage_onnx.optimize(MODEL, target="h200", workers="auto")
 
 
-@pytest.fixture
-def cluster(monkeypatch):
-  """Two nodes here, each of one core."""
-  pytest.importorskip("ray")
-  from ray.cluster_utils import Cluster
-
-  paths = os.pathsep.join((str(MODEL.parents[1]), os.environ.get("PYTHONPATH", "")))
-  monkeypatch.setenv("PYTHONPATH", paths)
-  monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-  made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-  made.second = made.add_node(num_cpus=1)
-  monkeypatch.setenv("RAY_ADDRESS", made.address)
-  yield made
-  import ray
-
-  ray.shutdown()
-  made.shutdown()
-
-
 @pytest.mark.slow
-def test_a_cluster_of_which_a_node_is_killed_finds_the_same(cluster, monkeypatch, tmp_path):
+def test_a_cluster_of_which_a_node_is_killed_finds_the_same(cluster, monkeypatch, tmp_path):  # noqa: F811
   """Two nodes search; one is gone after the first region."""
   done, begun = [], []
 

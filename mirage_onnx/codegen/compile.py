@@ -5,8 +5,9 @@ import importlib.util
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +40,9 @@ _HOPELESS = 128
 #: and a norm with an epsilon of 1e-12 made +-1 of a constant row (MiniLM on an H100; the emulator made 0).
 FMA = False
 _IMPORTING = threading.Lock()
+#: Who else compiles (text, name), None of what is left to us; the last one is asked (``compiled_elsewhere``).
+Elsewhere = Callable[[Sequence[tuple[str, str]], Target], Sequence[Cubin | Rejection | None]]
+_elsewhere = list[Elsewhere]()
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE)
 
 
@@ -153,11 +157,22 @@ class _Log:
     return len(text)
 
 
-def _compile_one(text: str, name: str, target: Target) -> Cubin | Rejection:
+def of_one(text: str, name: str, target: Target) -> Cubin | Rejection:
+  """As ``compile_cubin``, with a refusal as a value."""
   try:
     return compile_cubin(text, target, name=name)
   except RejectionError as error:
     return error.rejection
+
+
+@contextmanager
+def compiled_elsewhere(by: Elsewhere) -> Iterator[None]:
+  """Inside, ``compile_many`` of any thread asks ``by`` first."""
+  _elsewhere.append(by)
+  try:
+    yield
+  finally:
+    _elsewhere.remove(by)
 
 
 def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) -> list[Cubin | Rejection]:
@@ -174,7 +189,7 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
   jobs = {(s.text, s.name): s for s in sources}
   if not jobs:
     return []
-  kept = KeptCubins.of_user(_compiler())
+  kept = KeptCubins.of_user(compiler_text())
 
   end = deadline.end()
   found = {k: image for k, source in jobs.items() if (image := kept.get(source, target.arch)) is not None}
@@ -184,10 +199,16 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
     source = jobs[key]
     if time.monotonic() > end:
       return Rejection("BUDGET", f"{source.name}: the time ended before it was compiled")
-    result = _compile_one(source.text, source.name, target)
+    result = of_one(source.text, source.name, target)
     kept.put(source, target.arch, result)
     return result
 
+  if missing and _elsewhere:
+    for key, result in zip(missing, _elsewhere[-1](missing, target), strict=True):
+      if result is not None:
+        kept.put(jobs[key], target.arch, result)
+        found[key] = result
+    missing = [k for k in missing if k not in found]
   if missing:
     _require_compiler()
     with ThreadPoolExecutor(workers) as pool:
@@ -196,7 +217,7 @@ def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) 
 
 
 @cache
-def _compiler() -> str:
+def compiler_text() -> str:
   """The compiler's version, how it is asked, its headers, how it is checked; it need not be loaded.
 
   Raises:

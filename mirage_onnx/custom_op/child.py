@@ -48,6 +48,11 @@ class Child:
     if self._worker is None:
       self._worker = WorkerProcess(self._module)
 
+  def yields(self) -> None:
+    """From now on it has what other processes leave of the cores."""
+    if self._worker is not None:
+      self._worker.yields()
+
   def kill(self) -> None:
     """Let what another thread has asked end without an answer."""
     if (worker := self._worker) is not None:

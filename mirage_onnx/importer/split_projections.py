@@ -52,20 +52,10 @@ def whole_projections(model: ModelProto) -> None:
   nodes = list(model.graph.node)
   if not any(map(_mark, nodes)):
     return
-  makers = {o: k for k, n in enumerate(nodes) for o in n.output}
-  readers = Counter(i for n in nodes_of(model.graph) for i in n.input)
   gone, whole = set[int](), dict[int, NodeProto]()
-  for k, node in enumerate(nodes):
-    if _mark(node) != _ATTENDING:
-      continue
-    split = makers.get(node.input[0])
-    product = None if split is None or _mark(nodes[split]) != _SPLIT else makers.get(nodes[split].input[0])
-    if split is None or product is None or _mark(nodes[product]) != _PRODUCT:
-      continue
-    inner = [*nodes[split].output, *nodes[product].output]
-    if list(node.input[:3]) == list(nodes[split].output) and all(readers[o] == 1 for o in inner):
-      gone |= {split, product}
-      whole[k] = _joined(nodes[product], node)
+  for product, split, k in _complete(model.graph):
+    gone |= {split, product}
+    whole[k] = _joined(nodes[product], nodes[k])
   kept = [
     NodeProto.FromString(whole.get(k, n).SerializeToString()) for k, n in enumerate(nodes) if k not in gone
   ]
@@ -76,6 +66,29 @@ def whole_projections(model: ModelProto) -> None:
       n.metadata_props.extend(others)
   del model.graph.node[:]
   model.graph.node.extend(kept)
+
+
+def parts_of_one(proto: ModelProto, names: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
+  """By ``names`` of the nodes: the three of each operator that has been split."""
+  return tuple((names[a], names[b], names[c]) for a, b, c in _complete(proto.graph))
+
+
+def _complete(graph: GraphProto) -> list[tuple[int, int, int]]:
+  """Places of three nodes that can be one again: product, split, and what attends."""
+  nodes, found = list(graph.node), list[tuple[int, int, int]]()
+  makers = {o: k for k, n in enumerate(nodes) for o in n.output}
+  readers = Counter(i for n in nodes_of(graph) for i in n.input)
+  for k, node in enumerate(nodes):
+    if _mark(node) != _ATTENDING:
+      continue
+    split = makers.get(node.input[0])
+    product = None if split is None or _mark(nodes[split]) != _SPLIT else makers.get(nodes[split].input[0])
+    if split is None or product is None or _mark(nodes[product]) != _PRODUCT:
+      continue
+    inner = [*nodes[split].output, *nodes[product].output]
+    if list(node.input[:3]) == list(nodes[split].output) and all(readers[o] == 1 for o in inner):
+      found.append((product, split, k))
+  return found
 
 
 def part_of(node: NodeProto) -> str:

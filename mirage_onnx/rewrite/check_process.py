@@ -44,6 +44,8 @@ class CheckProcess:
   def begin(self, original: Path | bytes) -> None:
     """Let it run the original; nobody waits."""
     if self._thread is None:
+      self._child.begin()
+      self._child.yields()
       question = stock_check.Question(original, None, True)
       ask = lambda: self._child.ask(question, MOST_S)  # noqa: E731
       self._thread = threading.Thread(target=ask, name="original", daemon=True)

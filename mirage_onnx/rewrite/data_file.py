@@ -79,6 +79,11 @@ def remove_leftovers(target: Path, source: Path | None = None) -> None:
         file.unlink()
 
 
+def is_named_by_content(path: Path) -> bool:
+  """Whether a file has a name of ``data_name``: another content would have another one."""
+  return re.fullmatch(rf".+\.[0-9a-f]{{{_DIGITS}}}\.data", path.name) is not None
+
+
 def _data_files(target: Path) -> list[Path]:
   pattern = re.compile(re.escape(target.name) + rf"\.[0-9a-f]{{{DIGITS}}}\.data")
   return [p for p in _listed(target.parent) if pattern.fullmatch(p.name)]

@@ -1,11 +1,12 @@
 """Races that an earlier run has timed on this machine: who writes the same bytes again need not wait.
 
-The key holds the bytes of the model files, the weights' files (names, sizes and times of change), which
-nodes run their bodies, what was asked, the machine, and the source of what times. A race that ended before
-its first look says nothing, and is not kept.
+The key holds the bytes of the model files, the weights' files (names, sizes and times of change; what this
+program has written is named by its content), which nodes run their bodies, what was asked, the machine, and
+the source of what times. A race that ended before its first look says nothing, and is not kept.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import onnx
 
 from mirage_onnx.custom_op.arm_session import Arm
 from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times
+from mirage_onnx.rewrite.data_file import is_named_by_content
 from mirage_onnx.rewrite.external import data_files
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.journal_lines import UNREADABLE
@@ -39,6 +41,13 @@ class KeptRacer(Racer):
       return Racer()
     return cls(KeptFolder(folder, {**machine.text, "races": source_digest("custom_op", "tune")}))
 
+  def begin(self, original: str = "") -> None:
+    """As of ``Racer``, unless an earlier run has raced this original: who asks the same needs no process."""
+    with suppress(OSError):
+      if original and self._store.get(self._any(Path(original))) is not None:
+        return
+    super().begin()
+
   def __call__(self, question: Race) -> Times | Failed:
     """As ``race``."""
     try:
@@ -50,7 +59,12 @@ class KeptRacer(Racer):
     found = self._asked(question)
     if isinstance(found, Times) and all(s.openings >= LOOKS[0] for r in found.rows for s in r.speedups):
       self._store.put(key, _value(found))
+      self._store.put(self._any(Path(question.arms[0].path)), {"raced": True})
     return found
+
+  def _any(self, original: Path) -> str:
+    """Of any race whose first arm is this. Raises OSError where it cannot be read."""
+    return self._store.key("raced", file_hash(original))
 
   def _key(self, q: Race) -> str:
     """Raises OSError where a file cannot be read."""
@@ -62,8 +76,12 @@ class KeptRacer(Racer):
 def _arm_text(arm: Arm) -> str:
   path = Path(arm.path)
   files = data_files(onnx.load(path, load_external_data=False), path.parent)
-  facts = [f"{f} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in sorted(files)]
-  return "\n".join((file_hash(path), *sorted(arm.bodies), *facts))
+  return "\n".join((file_hash(path), *sorted(arm.bodies), *map(_facts, sorted(files))))
+
+
+def _facts(data: Path) -> str:
+  found = data.stat()
+  return f"{data} {found.st_size} {'' if is_named_by_content(data) else found.st_mtime_ns}"
 
 
 def _value(found: Times) -> dict[str, object]:

@@ -71,7 +71,7 @@ class Ahead:
   ``until``: of ``time.monotonic``, when that ends. ``draw``: a region's inputs and right results, which
   are made before they are asked for once any were (what is known from an earlier run needs none).
   ``more``: programs that are likely to be compiled after the first ones; they are then found in the cache.
-  ``known``: whether an earlier run has timed a region, so that all that it asks for is there.
+  ``known``: whether it is kept what became of a region: it asks for nothing.
   """
 
   def __init__(
@@ -103,9 +103,11 @@ class Ahead:
   def soon(self, some: Sequence[Outcome]) -> None:
     """These come next, in this order."""
     for o in some:
+      if self._timed_before(o):
+        continue
       if _known(self._kernels, o) is None:
         self._kernels[o.region.key] = o, self._pools[0].submit(self._compiled, o)
-      if self._draws_wanted and _known(self._draws, o) is None and not self._timed_before(o):
+      if self._draws_wanted and _known(self._draws, o) is None:
         self._draws[o.region.key] = o, self._pools[1].submit(self._drawn, o)
 
   def take(self, o: Outcome) -> Ready:
@@ -145,7 +147,7 @@ class Ahead:
     with deadline.until(self._until):
       deadline.check()
       ready = first_kernels(o, self._target, self._tries, self._tries, available_cores())
-    if ready.compiled and not self._timed_before(o):
+    if ready.compiled:
       by_warpgroups = (c for c in ready.compiled if WGMMA.name in {p.instruction for p in c.candidate.params})
       self._pools[0].submit(self._compile_more, o, next(by_warpgroups, ready.compiled[0]))
     return ready

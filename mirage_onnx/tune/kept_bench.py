@@ -31,46 +31,29 @@ from mirage_onnx.tune.race import Bench
 from mirage_onnx.verify.weights import ModelWeights
 
 
-class TimedBefore:
-  """Which regions an earlier run has timed on this machine: all that is asked of them is known."""
-
-  def __init__(self, loaded: LoadedModel, store: KeptFolder | None = None) -> None:
-    folder = cache_folder("measurements")
-    machine = present_machine() if folder is not None and store is None else None
-    self._loaded, self._store = loaded, store or (KeptFolder(folder, machine.text) if machine else None)
-    self._places: dict[tuple[str, ...], str] = {}
-
-  def __call__(self, region: Region) -> bool:
-    """Whether it was."""
-    return self._store is not None and self._store.get(self._key(self._store, region)) is not None
-
-  def note(self, region: Region) -> None:
-    """It was."""
-    if self._store is not None:
-      self._store.put(self._key(self._store, region), {"timed": True})
-
-  def _key(self, store: KeptFolder, region: Region) -> str:
-    if region.nodes not in self._places:  # it is asked several times
-      self._places[region.nodes] = region_place(self._loaded, region)
-    return store.key("timed", self._places[region.nodes])
-
-
 def kept_bench(
-  bench: Bench, loaded: LoadedModel, region: Region, ready: Callable[[], object] = lambda: None
+  bench: Bench,
+  loaded: LoadedModel,
+  region: Region,
+  ready: Callable[[], object] = lambda: None,
+  weights: ModelWeights | None = None,
 ) -> Bench:
-  """``bench`` with the user's measurements in front of it, if any are kept. ``ready``: of ``KeptBench``."""
+  """``bench`` with the user's measurements in front of it, if any are kept.
+
+  ``ready``, ``weights``: of ``KeptBench``.
+  """
   folder = cache_folder("measurements")
   machine = present_machine() if folder is not None else None
   if machine is None:
     return bench
-  return KeptBench(bench, KeptFolder(folder, machine.text), loaded, region, ready)
+  return KeptBench(bench, KeptFolder(folder, machine.text), loaded, region, ready, weights)
 
 
 class KeptBench:
   """A ``Bench`` with ``store`` in front of it.
 
   ``ready``: waits for what the bench needs of other threads; they may want the GPU too, so it is asked
-  before this one has it to itself.
+  before this one has it to itself. ``weights``: of the model, with what is known of them.
   """
 
   def __init__(
@@ -80,12 +63,13 @@ class KeptBench:
     loaded: LoadedModel,
     region: Region,
     ready: Callable[[], object] = lambda: None,
+    weights: ModelWeights | None = None,
   ) -> None:
     self._bench, self._store, self._nodes, self._ready = bench, store, region.nodes, ready
     self._place = region_place(loaded, region)
     self._checked = (
       self._place,
-      ModelWeights(loaded).digest(region),
+      (weights or ModelWeights(loaded)).digest(region),
       source_digest("tune", "verify", "importer", "match", "ir"),
     )
 

@@ -35,7 +35,7 @@ from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
 from mirage_onnx.tune.ort_run import OrtRun, region_model, shared_caches
 from mirage_onnx.tune.race import Measured, More, raced
 from mirage_onnx.verify.interpret_steps import by_axes
-from mirage_onnx.verify.weights import sample_weights
+from mirage_onnx.verify.weights import ModelWeights, sample_weights
 
 #: Inputs by name, with what they have to become.
 Draws = list[tuple[dict[str, np.ndarray], Oracle]]
@@ -58,11 +58,13 @@ def measure_region(
   target: Target,
   more: More = lambda best, tried: (),
   draws: Callable[[], Draws | None] = lambda: None,
+  weights: ModelWeights | None = None,
 ) -> tuple[Compiled | None, Measured | Rejection]:
   """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
 
   ``more``: what else is worth a try, by the fastest so far and all that were tried; asked again
-  until there is none. ``draws``: the inputs with their oracles, if they are known already. The fastest
+  until there is none. ``draws``: the inputs with their oracles, if they are known already; ``weights``: of
+  the model, with what is known of them. The fastest
   are timed once more in the end, side by side with ONNX Runtime. Whatever goes wrong on the way (the
   driver, memory, a region model that ONNX Runtime refuses) concerns this region alone.
 
@@ -71,10 +73,22 @@ def measure_region(
   """
   try:
     with GpuBench(loaded, region, target, draws) as bench:
-      return raced(kept_bench(bench, loaded, region, bench.ready), region.nodes, compiled, more)
+      return raced(kept_bench(bench, loaded, region, bench.ready, weights), region.nodes, compiled, more)
   except Exception as error:
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return None, Rejection("MEASURE_FAILED", reason, region.nodes)
+
+
+def complaints_of(
+  loaded: LoadedModel, region: Region, compiled: Sequence[Compiled], target: Target, weights: ModelWeights
+) -> list[str | None]:
+  """For each what is wrong with its results, or None; the GPU is asked where that is not known.
+
+  Raises:
+      RejectionError: INCONCLUSIVE.
+  """
+  with GpuBench(loaded, region, target) as bench:
+    return kept_bench(bench, loaded, region, bench.ready, weights).complaints(compiled)
 
 
 def draws_of(loaded: LoadedModel, region: Region) -> Draws:

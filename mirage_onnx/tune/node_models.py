@@ -2,11 +2,12 @@
 
 A node is asked about if all that a run gives it are floating-point numbers and truth values: none of
 them changes what its kernels do. Equal nodes (operator, attributes, types, shapes) are one. Of a cache
-that a step reads the lengths do; it is half full.
+that a step reads the lengths do; it is half full. What hides keys hides none. Nodes that are parts of one
+operator are asked as that operator, too: ONNX Runtime has its own kernel for it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -16,6 +17,7 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import CACHED
+from mirage_onnx.importer.split_projections import parts_of_one, whole_projections
 from mirage_onnx.ir import DType, as_input
 from mirage_onnx.ir.program import Node, Program, Tensor
 from mirage_onnx.tune.baseline import FREE
@@ -28,12 +30,16 @@ MOST_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-  """One node as a model. ``text``: what its time depends on; ``weight_bytes``: of constants and caches."""
+  """One node as a model. ``text``: what its time depends on; ``weight_bytes``: of constants and caches.
+
+  ``parts``: names of the nodes that are ``node`` together.
+  """
 
   node: Node
   text: str
   moved_bytes: int
   weight_bytes: int
+  parts: tuple[str, ...] = ()
 
 
 def distinct_nodes(
@@ -45,16 +51,19 @@ def distinct_nodes(
   """
   values, wanted = known_values(loaded), set(names)
   found: dict[str, list[NodeModel]] = {}
-  for node in program.nodes:
-    if node.name not in wanted or not _is_asked(node, program, values):
+  nodes = {n.name: n for n in program.nodes}
+  wholes = (p for p in parts_of_one(loaded.proto, loaded.node_names) if not wanted.isdisjoint(p))
+  asked = [(n, ()) for n in program.nodes if n.name in wanted]
+  for node, parts in [*asked, *((_whole([nodes[n] for n in p]), p) for p in wholes)]:
+    if not _is_asked(node, program, values):
       continue
-    hollow = node_model(loaded, program, node, values, hollow=True)
+    hollow = node_model(loaded, program, node, values, parts, hollow=True)
     text = canonical_nodes(hollow)
     sizes = [_bytes(program.tensors[n]) for n in (*node.inputs, *node.outputs) if n]
     kept = _caches(node, program)  # which no other node reads before the next run
     weights = sum(_bytes(program.tensors[n]) for n in node.inputs if n in values or n in kept)
     if sum(sizes) <= MOST_BYTES:
-      found.setdefault(text, []).append(NodeModel(node, text, sum(sizes), weights))
+      found.setdefault(text, []).append(NodeModel(node, text, sum(sizes), weights, parts))
   return {text: tuple(same) for text, same in found.items()}
 
 
@@ -63,15 +72,15 @@ def node_model(
   program: Program,
   node: Node,
   values: Mapping[str, TensorProto],
+  parts: Sequence[str] = (),
   *,
   hollow: bool = False,
 ) -> ModelProto:
   """The node as a model: what a run gives it is an input.
 
-  ``hollow``: as of ``ort_run.region_model``.
+  ``parts``: as of ``NodeModel``; ``hollow``: as of ``ort_run.region_model``.
   """
-  proto = NodeProto()
-  proto.CopyFrom(loaded.node(node.name))
+  protos = [NodeProto.FromString(loaded.node(n).SerializeToString()) for n in parts or (node.name,)]
   given = dict.fromkeys(n for n in node.inputs if n and n not in values and not implied(n))
   constants = dict.fromkeys(n for n in node.inputs if n and n in values)
 
@@ -81,11 +90,13 @@ def node_model(
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(t.dtype.numpy), t.shape)
 
   graph = helper.make_graph(
-    [proto], "node",
+    protos, "node",
     [info(n) for n in given], [info(n) for n in node.outputs if n],
     [stored_constant(loaded, values[n], n, hollow=hollow) for n in constants],
   )  # fmt: skip
-  return model_of(loaded, graph)
+  model = model_of(loaded, graph)
+  whole_projections(model)
+  return model
 
 
 def node_feeds(node: Node, program: Program, values: Mapping[str, TensorProto]) -> dict[str, np.ndarray]:
@@ -99,10 +110,22 @@ def node_feeds(node: Node, program: Program, values: Mapping[str, TensorProto]) 
       shape = tuple(int(d) for d in t.shape or ())
       few = rng.uniform(0.5, 1.0, min(prod(shape), 1 << 20))
       found[name] = np.resize(as_input(few, t.dtype).astype(t.dtype.numpy), shape)
-  for name, count in _lengths(node, program).items():
+  for name, count in _integers(node, program).items():
     if name in found:
       found[name] = np.full_like(found[name], count)
   return found
+
+
+def whole_name(parts: Sequence[str]) -> str:
+  """What nodes are called that are one operator together; no node is called so."""
+  return "\0".join(parts)
+
+
+def _whole(parts: Sequence[Node]) -> Node:
+  """One node with the inputs of all parts, and the outputs of the last."""
+  made = {o for p in parts for o in p.outputs}
+  inputs = tuple(i for p in parts for i in p.inputs if i not in made)
+  return replace(parts[-1], name=whole_name([p.name for p in parts]), inputs=inputs)
 
 
 def _caches(node: Node, program: Program) -> list[str]:
@@ -110,6 +133,16 @@ def _caches(node: Node, program: Program) -> list[str]:
   if node.op_type != CACHED:
     return []
   return [n for n in node.inputs if n and (t := program.tensors.get(n)) and len(t.shape or ()) == 4]
+
+
+def _integers(node: Node, program: Program) -> dict[str, int]:
+  """What the integers are that a run gives a node: lengths of a cache, or what hides no key."""
+  if not node.part_of:
+    return _lengths(node, program)
+  y = program.numbers(node.outputs[0]) or ()
+  masks = [n for n in node.inputs if n and (t := program.tensors.get(n)) and t.dtype is DType.I32]
+  # Of one number a row it says where its keys end, of which there are as many as rows.
+  return {n: y[1] if len(program.tensors[n].shape or ()) == 1 and len(y) > 1 else 1 for n in masks}
 
 
 def _lengths(node: Node, program: Program) -> dict[str, int]:
@@ -129,7 +162,7 @@ def _is_asked(node: Node, program: Program, values: Mapping[str, TensorProto]) -
   tensors = list(_tensors(node, program))
   if any(t is None or t.dtype is None or not t.is_static for t in tensors):
     return False
-  lengths = _lengths(node, program)
+  lengths = _integers(node, program)
   names = (n for n in node.inputs if n and n not in values and n not in lengths and not implied(n))
   given = [program.tensors[n] for n in names]
   return bool(given) and all(t.dtype and (t.dtype.is_float or t.dtype is DType.BOOL) for t in given)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import fsum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,12 +24,13 @@ from mirage_onnx import deadline
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import is_attended, partners
+from mirage_onnx.importer.split_projections import parts_of_one
 from mirage_onnx.ir.program import Program
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.target import Target
 from mirage_onnx.tune.machine import present_machine
-from mirage_onnx.tune.node_models import NodeModel, distinct_nodes, node_feeds, node_model
+from mirage_onnx.tune.node_models import NodeModel, distinct_nodes, node_feeds, node_model, whole_name
 from mirage_onnx.tune.ort_joins import joined
 
 if TYPE_CHECKING:
@@ -67,8 +69,22 @@ def measured_node_us(
 
 
 def in_parts(times: Mapping[str, float], loaded: LoadedModel) -> dict[str, float]:
-  """``times``, of operators that are two nodes (``split_caches.py``) shared out between these."""
+  """``times``, of operators that are several nodes shared out between these.
+
+  Of two (``split_caches.py``) each was asked as the whole; of three (``split_projections.py``) both the parts
+  and the whole, whose kernel is what a region is faster than.
+  """
   found = dict(times)
+  for parts in parts_of_one(loaded.proto, loaded.node_names):
+    whole = found.pop(whole_name(parts), None)
+    if whole is None:
+      continue
+    known = {p: found[p] for p in parts if p in found}
+    rest = whole - fsum(known.values())
+    if len(known) < len(parts) and rest > 0:
+      found |= dict.fromkeys(set(parts) - known.keys(), rest / (len(parts) - len(known)))
+    elif (apart := fsum(known.values())) > 0:
+      found |= {p: whole * us / apart for p, us in known.items()}
   for name, other in partners(loaded.proto, loaded.node_names).items():
     if name in times and other in times:
       found[name] *= 1 - WRITES if is_attended(loaded.node(name)) else WRITES
@@ -127,7 +143,7 @@ def gpu_clock(loaded: LoadedModel, program: Program, target: Target) -> NodeCloc
   def clock(n: NodeModel) -> np.ndarray:
     gpu = gpu_of(target)
     with gpu.scope():
-      model = node_model(loaded, program, n.node, values)
+      model = node_model(loaded, program, n.node, values, n.parts)
       feeds = node_feeds(n.node, program, values)
       return times_in_a_row(
         gpu, OrtRun(gpu, model.SerializeToString(), feeds, shared=shared_caches(model.graph))

@@ -70,9 +70,9 @@ def speedup(ratios: Sequence[float], alpha: float) -> Speedup:
 
 @cache
 def _student(alpha: float, freedom: int) -> float:
-  from scipy.stats import t  # here: it takes a third of a second
+  from scipy.special import stdtrit  # here: it takes a tenth of a second (scipy.stats, with the same, one)
 
-  return float(t.ppf(1 - alpha, freedom))
+  return float(stdtrit(freedom, 1 - alpha))
 
 
 def decide(

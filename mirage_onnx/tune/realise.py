@@ -1,10 +1,11 @@
 """Choose regions, compile (and measure) their kernels, and choose again without what failed."""
 
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -33,18 +34,23 @@ from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.expected import Expectations, kind_of
 from mirage_onnx.tune.exploring import explored
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
-from mirage_onnx.tune.kept_bench import TimedBefore
 from mirage_onnx.tune.kept_ends import KeptEnds
-from mirage_onnx.tune.measure import draws_of
+from mirage_onnx.tune.kept_tuning import KeptTuning
+from mirage_onnx.tune.measure import complaints_of, draws_of
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Lost
 from mirage_onnx.tune.tuning import Look, elsewhere, second_numbers, tuned
+from mirage_onnx.verify.weights import ModelWeights
 
-#: Regions that are timed at a time: while some wait for the compiler, another has the GPU (on an H100 two
-#: left it idle for half of the time). A region for so many cores, which the compiler has.
-LEAST_AT_ONCE, MOST_AT_ONCE, CORES = 2, 4, 3
+#: Regions that are timed at a time: while some wait for the compiler, or check instances (37 % of the time of
+#: qwen3's regions on an H200), another has the GPU. A region for so many cores, which the compiler has.
+LEAST_AT_ONCE, MOST_AT_ONCE, CORES = 2, 6, 2
 #: Looks at the numbers of a region go on for so many times its even share of the time, or so long.
 FAIR, LEAST_S = 4.0, 5.0
+#: Where none is timed, those that are compiled and run in the emulator at a time.
+MOST_PREDICTED = 4
+#: Seconds of a turn of a thread while regions are timed.
+TURN_S = 5e-4
 #: Seconds that are left for the last look at what is the fastest.
 LAST_S = 1.0
 #: Of the time that is left, the choice's: what it chooses has to be compiled.
@@ -72,6 +78,7 @@ def realise(
   emit: events.Emit = events.silent,
   arriving: Arriving | None = None,
   kept: KeptEnds | None = None,
+  weights: ModelWeights | None = None,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -89,6 +96,7 @@ def realise(
   ``ends``: else all time would go into timing what is refused then.
   ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
   for the next. ``patience``, ``arriving``, ``kept``: as of ``explored``; ``detail`` is given what it says.
+  ``weights``: of the model, with what is known of them.
   """
   tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit, instances)
   found, solutions = dict(outcomes), kept_solutions()
@@ -96,16 +104,16 @@ def realise(
     draw = lambda o: draws_of(loaded, o.region)  # noqa: E731
     more = partial(second_numbers, target=target, tries=tries)
     at_once = max(LEAST_AT_ONCE, min(MOST_AT_ONCE, available_cores() // CORES))
-    timed_before = TimedBefore(loaded)
-    known = lambda o: timed_before(o.region)  # noqa: E731
-    tuner.numbers, tuner.timed_before = [*range(at_once)][::-1], timed_before
-    with Ahead(target, tries, ends.at, draw, more, known) as tuner.ahead:
+    tuner.numbers = [*range(at_once)][::-1]
+    tuner.kept = KeptTuning(loaded, weights or ModelWeights(loaded), target, tries)
+    ahead = Ahead(target, tries, ends.at, draw, more, tuner.kept.knows)
+    with quick_turns(), ahead as tuner.ahead:
       roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
       expected = Expectations(node_us, partial(kind_of, target=target), roof, available_cores())
       found, said = explored(
         program, found, node_us, alone, expected, tuner, ends=ends, late=partial(_too_late, ends=ends),
         patience=patience, soon=tuner.ahead.soon, starts=tuner.starts, arriving=arriving, at_once=at_once,
-        known=known, kept=kept,
+        known=tuner.kept.knows, kept=kept,
       )  # fmt: skip
     tuner.ahead = None
     if detail is not None and said:
@@ -149,9 +157,24 @@ def realise(
     found |= tuner.all([found[key] for key in todo], chosen)
 
 
+@contextmanager
+def quick_turns() -> Iterator[None]:
+  """Inside, a thread that waits for Python's lock has it sooner.
+
+  Who times makes thousands of calls of the driver, and gets the lock back behind each: beside two threads
+  that compute, after 4 ms (1 ms so).
+  """
+  before = sys.getswitchinterval()
+  sys.setswitchinterval(min(before, TURN_S))
+  try:
+    yield
+  finally:
+    sys.setswitchinterval(before)
+
+
 def predicting_threads() -> int:
   """How many regions are compiled at a time where none is timed."""
-  return min(MOST_AT_ONCE, available_cores())
+  return min(MOST_PREDICTED, available_cores())
 
 
 def kept_solutions() -> KeptFolder | None:
@@ -175,7 +198,7 @@ class _Tuner:
   emit: events.Emit
   instances: InstanceChecks | None
   ahead: Ahead | None = None
-  timed_before: TimedBefore | None = None
+  kept: KeptTuning | None = None
   numbers: list[int] = field(default_factory=lambda: [0])
 
   def starts(self, some: Sequence[Outcome]) -> None:
@@ -226,14 +249,7 @@ class _Tuner:
     self.emit(WorkStarted("compile", number, key))
     try:
       with deadline.until(self.ends.at):
-        o = tuned(
-          self.loaded, o, self.target, measure=self.measure, tries=self.tries, ends=own, look=self.look,
-          ahead=self.ahead,
-        )  # fmt: skip
-        if (
-          self.timed_before and not own.over and (o.measured or isinstance(o.rejection, Lost))
-        ):  # all of its looks are kept
-          self.timed_before.note(o.region)
+        o = self._known(o) or self._timed(o, own)
         if self.dynamic and o.measured and o.compiled:
           o = elsewhere(self.loaded, o, o.compiled, self.dynamic, self.target)
         asked = o.instances if o.measured else picked
@@ -251,6 +267,24 @@ class _Tuner:
       self.numbers.append(number)
     self.emit(WorkEnded("compile", number, key))
     return o
+
+  def _known(self, o: Outcome) -> Outcome | None:
+    """What became of it in an earlier run."""
+    if self.kept is None:
+      return None
+    complaints = partial(complaints_of, self.loaded, target=self.target, weights=self.kept.weights)
+    return self.kept.outcome(o, self.target, complaints)
+
+  def _timed(self, before: Outcome, own: Ends) -> Outcome:
+    """What becomes of it, which is kept if all that it asks for was asked."""
+    weights = self.kept.weights if self.kept else None
+    after = tuned(
+      self.loaded, before, self.target, measure=self.measure, tries=self.tries, ends=own, look=self.look,
+      ahead=self.ahead, weights=weights,
+    )  # fmt: skip
+    if self.kept and not own.over and (after.measured or isinstance(after.rejection, Lost)):
+      self.kept.keep(before, after)
+    return after
 
 
 def _tuned(o: Outcome) -> events.RegionTuned:

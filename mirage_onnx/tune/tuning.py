@@ -19,6 +19,7 @@ from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import by_warpgroups, other_numbers
+from mirage_onnx.verify.weights import ModelWeights
 
 #: Where the fastest program has a tiled kernel, so many times as many of its numbers are tried in
 #: the second look, and in all.
@@ -39,11 +40,12 @@ def tuned(
   ends: Ends,
   look: Look | None,
   ahead: Ahead | None = None,
+  weights: ModelWeights | None = None,
 ) -> Outcome:
   """``outcome`` with the best of its programs compiled (and timed), or why there is none.
 
   ``tries``: candidates that are compiled and timed at first. ``ends``: when no more are. ``ahead``: what
-  was made ready. ``look``: as of ``realise``.
+  was made ready. ``look``: as of ``realise``; ``weights``: of the model, with what is known of them.
   """
   region = outcome.region
   keep, workers = (tries, available_cores()) if measure else (1, 1)
@@ -74,7 +76,7 @@ def tuned(
       return compile_candidates(region, others, target, keep=count, workers=workers)[0]
 
   best, measured = measure_region(
-    loaded, region, compiled, target, more, lambda: ahead.draws(outcome) if ahead else None
+    loaded, region, compiled, target, more, lambda: ahead.draws(outcome) if ahead else None, weights
   )
   if isinstance(measured, Rejection):
     return replace(outcome, rejection=measured)

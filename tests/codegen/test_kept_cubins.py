@@ -55,7 +55,7 @@ def test_another_text_name_or_architecture_is_compiled(asked):
 
 def test_another_compiler_or_header_is_asked(asked, monkeypatch):
   compile_many([source()], H200, 1)
-  monkeypatch.setattr(compiler, "_compiler", lambda: "another")
+  monkeypatch.setattr(compiler, "compiler_text", lambda: "another")
   compile_many([source()], H200, 1)
   assert len(asked) == 2
 
@@ -100,7 +100,7 @@ def test_an_image_of_something_else_is_compiled_again(asked, tmp_path, what):
   (path,) = (tmp_path / "cubins").iterdir()
   other = FORGED[what]()
   (forged,) = compile_many([other], H200, 1)
-  kept = KeptCubins.of_user(compiler._compiler())
+  kept = KeptCubins.of_user(compiler.compiler_text())
   kept.put(source(), H200.arch, replace(forged, registers=first.registers))
   assert forged.image in path.read_bytes() and kept.get(source(), H200.arch) is None
   (again,) = compile_many([source()], H200, 1)

@@ -1,5 +1,6 @@
 """Races that are known: the same bytes are not timed twice, and what says nothing is not kept."""
 
+import os
 from dataclasses import replace
 from math import inf
 
@@ -8,7 +9,7 @@ import pytest
 from small_models import Net
 
 from mirage_onnx.custom_op.arm_session import Arm
-from mirage_onnx.custom_op.race import Failed, Race, Raced, Times
+from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times
 from mirage_onnx.rewrite.kept_races import KeptRacer
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.tune.paired import Speedup
@@ -79,3 +80,30 @@ def test_damage_is_asked_again(models, tmp_path):
   for file in (tmp_path / "kept").iterdir():
     file.write_bytes(file.read_bytes().replace(b"graph", b"grapf"))
   assert KeptRacer(store, ask)(question(models)) == times() and len(ask.questions) == 2
+
+
+def test_data_that_is_named_by_its_content_may_be_written_again(models, tmp_path):
+  """A repeat writes the weights of its result anew: their bytes are in the name."""
+  for name, known in (("out.onnx.0123456789abcdef.data", True), ("weights.bin", False)):
+    proto = onnx.load(models[0])
+    onnx.save(proto, tmp_path / "b.onnx", save_as_external_data=True, location=name, size_threshold=0)
+    ask, store = Asked(times()), KeptFolder(tmp_path / f"kept {name}", {})
+    racer, some = KeptRacer(store, ask), question([models[1], tmp_path / "b.onnx"])
+    racer(some)
+    os.utime(tmp_path / name, ns=(1, 1))
+    racer(some)
+    assert len(ask.questions) == (1 if known else 2), name
+
+
+def test_who_has_raced_an_original_begins_no_process(models, tmp_path, monkeypatch):
+  begun = []
+  monkeypatch.setattr(Racer, "begin", lambda self, original="": begun.append(1))
+  store = KeptFolder(tmp_path / "kept", {})
+  racer = KeptRacer(store, Asked(times()))
+  racer.begin(str(models[0]))
+  racer(question(models))
+  KeptRacer(store, Asked(times())).begin(str(models[0]))
+  assert begun == [1]
+  KeptRacer(store, Asked(times())).begin(str(models[1]))
+  KeptRacer(store, Asked(times())).begin()
+  assert begun == [1, 1, 1]

@@ -17,9 +17,10 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import Stop
+from mirage_onnx.tune import exploring
 from mirage_onnx.tune.arriving import Arriving
 from mirage_onnx.tune.expected import Expectations, Guess
-from mirage_onnx.tune.exploring import SPARE, TimingPlan, enough, explored
+from mirage_onnx.tune.exploring import SPARE, TimingPlan, enough, explored, likely
 from mirage_onnx.tune.kept_ends import KeptEnds
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Lost, Measured
@@ -329,3 +330,37 @@ def test_gains_of_a_log_normal_time():
   for now in (5.0, 10.0, 20.0):
     assert guess.gain_us(now) == pytest.approx(np.maximum(0, now - times).mean(), rel=0.03, abs=0.01)
   assert guess.gain_us(0.0) == 0.0
+
+
+def test_where_choices_are_slow_what_seems_best_is_timed_first(layered, monkeypatch):
+  """Nothing waits for the second choice; what is timed later is chosen as ever."""
+  world, busy = World(layered, 1), []
+  own = exploring.planned
+
+  def planned(*rest, **more):
+    busy.append(len(rest[6]))
+    return own(*rest, **more)
+
+  monkeypatch.setattr(exploring, "planned", planned)
+  monkeypatch.setattr(exploring, "enough", lambda *rest: "that is enough")
+  monkeypatch.setattr(exploring, "SLOW_PLAN_S", -1.0)
+  expected = Expectations(world.node_us, lambda o: world.kinds[o.region.key])
+  first = likely(world.outcomes, world.node_us, expected, 1)
+  world.explored()
+  assert world.asked == first and busy[0] == 1, "the first choice is made while it is timed"
+
+
+def test_what_seems_best_by_itself(layered):
+  world = World(layered, 2)
+  expected = Expectations(world.node_us, lambda o: world.kinds[o.region.key])
+  some = likely(world.outcomes, world.node_us, expected, 3)
+  assert len(set(some)) == 3
+
+  def rate(key):
+    o = world.outcomes[key]
+    now = fsum(world.node_us[n] for n in o.instances[0].nodes)
+    return expected.gain_us(o, o.instances[0], now) * len(o.instances) / expected.seconds(o)
+
+  assert min(map(rate, some)) >= max(rate(k) for k in world.outcomes if k not in some) > 0
+  done = {k: replace(o, rejection=Rejection("NOT_FASTER", "", ())) for k, o in world.outcomes.items()}
+  assert likely(done, world.node_us, expected, 3) == []

@@ -7,10 +7,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 from cached_steps import cached_step
+from projecting_models import LENGTH, projecting
 
 from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.constants import known_values
+from mirage_onnx.importer.split_projections import parts_of_one
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune import node_times
@@ -132,3 +134,28 @@ def test_a_step_with_a_cache_is_asked_and_shared_out():
   assert all(np.isfinite(y.astype(float)).all() for y in session.run(None, feeds))
   shared = in_parts({"it": 20.0, "it/attended": 20.0, "other": 3.0}, loaded)
   assert shared == {"it": 4.0, "it/attended": 16.0, "other": 3.0}
+
+
+@pytest.mark.parametrize("how", [{}, {"mask": "keys"}, {"mask": "ends"}], ids=str)
+def test_an_operator_of_three_nodes_is_asked_as_a_whole(how):
+  """The parts are asked, too, and have what the whole takes; what hides keys hides none."""
+  loaded = load_model(projecting(**how))
+  program = import_model(loaded)
+  (parts,) = parts_of_one(loaded.proto, loaded.node_names)
+  found = [n for same in distinct_nodes(loaded, program, parts).values() for n in same]
+  assert [n.parts for n in found] == [(), (), (), parts]
+  values, models = known_values(loaded), []
+  for n in found:
+    models.append(node_model(loaded, program, n.node, values, n.parts))
+    feeds = node_feeds(n.node, program, values)
+    session = ort.InferenceSession(models[-1].SerializeToString(), providers=["CPUExecutionProvider"])
+    assert all(np.isfinite(y).all() for y in session.run(None, feeds))
+    assert all((x == (1 if x.ndim == 2 else LENGTH)).all() for x in feeds.values() if x.dtype == np.int32)
+  (whole,) = models[-1].graph.node
+  assert whole.op_type == "Attention" and found[-1].weight_bytes == sum(n.weight_bytes for n in found[:-1])
+  asked = {n.node.name: us for n, us in zip(found, (4.0, 1.0, 5.0, 20.0), strict=True)}
+  by_part = lambda *us: dict(zip(parts, us, strict=True))  # noqa: E731
+  assert in_parts({**asked, "x": 1.0}, loaded) == {**by_part(8.0, 2.0, 10.0), "x": 1.0}
+  del asked[parts[2]]
+  assert in_parts(asked, loaded) == by_part(4.0, 1.0, 15.0)
+  assert distinct_nodes(loaded, program, ["x"]) == {}
