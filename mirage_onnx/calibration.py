@@ -62,7 +62,7 @@ def calibrated(*, again: bool = False) -> Calibration:
   """Of the present GPU: what is kept, or measured now.
 
   Raises:
-      MirageError: NO_GPU, DRIVER_TOO_OLD, COMPILER_MISSING.
+      MirageError: NO_GPU, DRIVER_TOO_OLD, COMPILER_MISSING, SESSION_FAILED.
   """
   gpu, target = usable_gpu(), usable_profile()
   machine = machine_of(gpu, driver_version(driver_api_version())).text

@@ -44,7 +44,8 @@ _TAG_KEY = "ai.mirage.session"
 _REGISTERED_KEY, _REASON_KEY = "ai.mirage.registered", "ai.mirage.reason"  # written by the library
 # How ORT says that no provider of the session has a kernel for a registered op (it has two ways).
 _MISSING_KERNEL = ("Failed to find kernel for", "Could not find an implementation for")
-_NOT_LOADED = "mirage-onnx: node", "cuLibraryLoadData of cubin"  # the driver does not take an image
+# What the library says of a machine: its driver does not take an image, a part of a GPU holds no cluster.
+_OF_MACHINE = "cuLibraryLoadData of cubin", "and the device has none", "the device holds no cluster of"
 _SHARED_TAG = "*"  # where the library counts when there are too many tags
 
 
@@ -271,10 +272,11 @@ def _refuse_mixture(
 
 
 def _is_missing_kernel(error: Exception) -> bool:
-  """Whether our ops are there but the session cannot run them: no CUDA provider, other device, old driver."""
+  """Whether our ops are there but the session cannot run them: no CUDA provider, other device or driver."""
   text = str(error)
   missing = any(phrase in text for phrase in _MISSING_KERNEL) and "MuGraph_" in text
-  return missing or "MIRAGE_DEVICE_MISMATCH" in text or all(part in text for part in _NOT_LOADED)
+  refused = "mirage-onnx: node" in text and any(part in text for part in _OF_MACHINE)
+  return missing or "MIRAGE_DEVICE_MISMATCH" in text or refused
 
 
 def _is_meant(session: ort.InferenceSession, mode: str) -> bool:

@@ -30,7 +30,7 @@ def local_target() -> Target:
   """The profile of the present GPU.
 
   Raises:
-      MirageError: NO_GPU, DRIVER_TOO_OLD.
+      MirageError: NO_GPU, DRIVER_TOO_OLD; SESSION_FAILED, onnxruntime does not run on it.
   """
   own = usable_profile()
   if own.rated is not Rated.MEASURED:

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from mirage_onnx.bounded_file import read_bounded
+from mirage_onnx.errors import MirageError
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.chip_rates import ChipRates, measure_chip
@@ -94,8 +95,22 @@ def measure_rates(
   product_us: Callable[[Gpu], float] | None = None,
   table: Callable[[Gpu, float], OperatorTimes] = operator_times,
 ) -> Rates:
-  """In ``MOST_S``; ``product_us``: the time of a product of ``PRODUCT`` cubed; ``table``: (GPU, end)."""
+  """In ``MOST_S``; ``product_us``: the time of a product of ``PRODUCT`` cubed; ``table``: (GPU, end).
+
+  Raises:
+      MirageError: SESSION_FAILED, onnxruntime does not run on the GPU.
+  """
   begun, reads = time.monotonic(), list[StreamRead]()
+  with (
+    gpu.scope()
+  ):  # first: an onnxruntime without CUDA, or of one that the driver does not run, ends it here
+    try:
+      took_us = (product_us or ort_product_us)(gpu)
+    except Exception as error:
+      said = f"onnxruntime does not run here on CUDA, beside which kernels are timed ({str(error)[:200]})"
+      raise MirageError(
+        "SESSION_FAILED", f"{' '.join(said.split())}: mirage-onnx env says what it needs"
+      ) from error
   for mb in reversed(SIZES_MB):
     if len(reads) >= LEAST_READS and time.monotonic() > begun + READS_S:
       break
@@ -105,8 +120,6 @@ def measure_rates(
   with gpu.scope():
     launch_us = empty_us(gpu)
   slope, at_zero = fitted([(r.mb, r.us) for r in reads if r.mb >= LARGE_MB])
-  with gpu.scope():
-    took_us = (product_us or ort_product_us)(gpu)
   return Rates(
     round(launch_us, 3), round(at_zero - launch_us, 3), round(1 / slope, 3),
     round(2 * PRODUCT**3 / took_us / 1e6, 1), tuple(reversed(reads)), measure_chip(gpu),

@@ -5,6 +5,7 @@ import time
 import msgspec
 import pytest
 from modelled_gpu import ModelledGpu
+from refused import refused
 
 from mirage_onnx.target import H100
 from mirage_onnx.tune import rates
@@ -46,6 +47,17 @@ def test_where_memory_is_slow_there_is_time_for_operators(compiled, monkeypatch,
   assert asked[0] > 25 and found.stream_tbps == pytest.approx(tbps, rel=0.02)
   assert [r.mb for r in found.reads] == list(rates.SIZES_MB)[-len(found.reads) :]
   assert len(found.reads) >= (len(rates.SIZES_MB) if tbps > 0.3 else rates.LEAST_READS)
+
+
+def test_an_onnxruntime_that_has_no_cuda_ends_it_in_a_line(compiled):
+  """At once, as here, where it is one for the CPU."""
+  gpu = ModelledGpu()
+  gpu.stream_address = 0
+  with refused("SESSION_FAILED") as error:
+    measure_rates(gpu, table=lambda gpu, end: TABLE)
+  line = error.value.line()
+  assert "does not run here on CUDA" in line and "mirage-onnx env" in line and "\n" not in line
+  assert gpu.seconds == 0
 
 
 def test_the_texts_compile():
