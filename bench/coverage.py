@@ -138,6 +138,13 @@ def _weight_bytes(path):
   return sum(f.stat().st_size for f in files)
 
 
+def _thread(cpu):
+  """First one thread of each core, so that two cores are two where there are as many."""
+  path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+  known = path.read_text().strip().replace("-", ",").split(",") if path.exists() else []
+  return (str(cpu) in known[1:], cpu)
+
+
 def write(folder, about, records):
   """The record of the models so far, a line of text for each."""
   folder.mkdir(parents=True, exist_ok=True)
@@ -208,7 +215,7 @@ def main():
   free, new = SimpleQueue(), []
   if given.jobs > 1:
     about["cores"] = CORES
-    ours = sorted(os.sched_getaffinity(0))
+    ours = sorted(os.sched_getaffinity(0), key=_thread)
     for j in range(given.jobs):
       free.put(tuple(ours[CORES * j : CORES * j + CORES]))
   else:

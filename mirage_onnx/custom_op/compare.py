@@ -18,7 +18,14 @@ import numpy as np
 from mirage_onnx.custom_op.body_check import BodyCheck
 from mirage_onnx.custom_op.boundary import Boundary
 from mirage_onnx.custom_op.compare_inputs import MASKED, check_inputs, draw_inputs
-from mirage_onnx.custom_op.comparison import ALONE, ERRORS_ADD_UP, NO_KERNEL, Comparison, NodePath
+from mirage_onnx.custom_op.comparison import (
+  ALONE,
+  ERRORS_ADD_UP,
+  IN_FP32,
+  NO_KERNEL,
+  Comparison,
+  NodePath,
+)
 from mirage_onnx.custom_op.defined import Defined
 from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
@@ -64,8 +71,8 @@ def compare_models(
 ) -> Comparison:
   """Run ``a`` (the reference) and ``b`` on the same inputs.
 
-  Emulated, an ``a`` that onnxruntime's CPU provider does not run is compared custom node by custom
-  node with its form in fp32 (``wide_check``); there are no outputs then.
+  Emulated, an ``a`` that onnxruntime's CPU provider does not run is compared in fp32 (``wide_check``):
+  the outputs, by the function bodies, and custom node by custom node.
 
   Args:
       a: the original model, a path or bytes.
@@ -160,7 +167,7 @@ def compare_models(
 
 
 def _wide_check(a: Model, b: Model) -> WideCheck | None:
-  """None where the original does not run in fp32 either, or no custom node is left.
+  """None where the original does not run in fp32 either, or nothing of the other can be compared.
 
   With subgraphs unrolled, where the original runs so too.
   """
@@ -177,7 +184,7 @@ def _wide_check(a: Model, b: Model) -> WideCheck | None:
       if error.code != "SESSION_FAILED":
         raise
     else:
-      return check if check.nodes else None
+      return check if check.nodes or check.compares_outputs else None
   return None
 
 
@@ -196,9 +203,12 @@ def _alone(
     check.run(feeds, kind, measure)
     kinds.append(kind)
   paths = tuple(NodePath(n, "emulated" if k else "body", k) for n, k in check.launches.items())
-  passed = all(r.output.passed for r in check.differences)
-  note = ALONE if any(check.launches.values()) else NO_KERNEL
-  return Comparison(passed, (), paths, tuple(kinds), note, check.differences)
+  good = all(o.passed for o in check.outputs)
+  alone = all(r.output.passed for r in check.differences)
+  note = IN_FP32 if check.compares_outputs else ALONE
+  if not any(check.launches.values()):
+    note = "; ".join((*([note] if check.compares_outputs else ()), NO_KERNEL))
+  return Comparison(good and alone, check.outputs, paths, tuple(kinds), note, check.differences)
 
 
 def _in_fp32(file: ModelFile, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -20,6 +20,11 @@ ALONE = (
   "onnxruntime's CPU provider cannot run the original: no outputs were compared, but every custom "
   "node by itself with its region in fp32"
 )
+#: Both models run so.
+IN_FP32 = (
+  "onnxruntime's CPU provider cannot run the original: outputs are of both models in fp32, by the "
+  "function bodies; every custom node was compared by itself with its region in fp32"
+)
 
 
 @dataclass(frozen=True, slots=True)
