@@ -25,7 +25,7 @@ def steps(title):
 @pytest.fixture
 def tree(tmp_path):
   for folder in ("mirage_onnx", "tests", "models", "bench"):
-    shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.so"))  # compiled, too
   shutil.copy(ROOT / "pyproject.toml", tmp_path)
   (tmp_path / "docs").mkdir()
   shutil.copy(ROOT / "docs" / "data_sheets.md", tmp_path / "docs")
