@@ -11,7 +11,7 @@ Beside it stands what the rankings of their own took that the search had until 2
 than what the formula means: in a row of a CUDA graph.
 
 ``--programs``: of the programs that the search puts first (bench/replay/programs.jsonl), timed kernel by
-kernel (kernel_times.json): what its own costs (``cost/tiled.py``, ``cost/model.py``) and the formula take first.
+kernel (kernel_times.json), what its own costs (``cost/tiled.py``, ``cost/model.py``) and the formula take.
 """
 
 import argparse
@@ -135,9 +135,8 @@ def firsts_of_programs():
   every = programs()
   for name, by in (("the search's own costs", 1), ("the one formula", 2)):
     longer = [min(rows, key=lambda r: r[by])[0] / min(rows)[0] for rows in every.values()]
-    print(
-      f"{len(longer)} programs by {name}: {exp(sum(map(log, longer)) / len(longer)):.3f}, worst {max(longer):.2f}"
-    )
+    mean = exp(sum(map(log, longer)) / len(longer))
+    print(f"{len(longer)} programs by {name}: {mean:.3f}, worst {max(longer):.2f}")
 
 
 def main():
