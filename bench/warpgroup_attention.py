@@ -59,9 +59,9 @@ class Case:
   def constant(self):
     """What the data of the mask say, if it is a constant."""
     found = {
-      "causal": "..0 else -65504",
-      "window": f"{1 - self.keys // 4}..0 else 0",
-      "exported": "..0 else 0",
+      "causal": "..0 else -65504 sharp",
+      "window": f"{1 - self.keys // 4}..0 else 0 sharp",
+      "exported": "..0 else 0 sharp",
     }
     return found.get(self.mask, "")
 

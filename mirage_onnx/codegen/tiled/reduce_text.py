@@ -51,9 +51,14 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
     if not cleared and (not covered or any(not p.exact for p in gone)):
       spot.declare(gone)
       conditions = spot.exists(gone)
-    value = chosen(conditions, w.taken(op, w.element(op.args[0], spot)), neutral)
+    # The largest multiple is the multiple of the largest.
+    scaled = None if conditions or cleared or rule != "Max" else w.scaled(op.args[0])
+    value = chosen(conditions, w.taken(op, w.element(scaled[0] if scaled else op.args[0], spot)), neutral)
     to = f"{name}{spot.subscript(held.form)}"
     w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
+  if scaled:
+    with w.walk(held.form) as spot:
+      w.writer.line(f"{name}{spot.subscript(held.form)} *= {scaled[1]};", step.index)
 
 
 def _rolled(w: ValueWriter, index: int, form: Form, gone: set[Piece]) -> tuple[str, ...]:
