@@ -23,6 +23,8 @@ from mirage_onnx.lower.steps import Copy, ThreadBarrier
 
 #: The barrier of a vote; those of the warpgroups' turns are behind it.
 _VOTE = 1
+#: So many warpgroups take turns.
+TURNS: tuple[int, ...] = (2,)
 #: Threads that copy.
 _COPYING = 32 * WGMMA.warps
 
@@ -51,7 +53,12 @@ class RingFeedText:
 
   @property
   def _in_turns(self) -> bool:
-    return self._groups == 2
+    return self._groups in TURNS
+
+  @property
+  def _pair(self) -> int:
+    """Threads of a warpgroup, and of the one in front of it."""
+    return 2 * _COPYING
 
   @property
   def _waits(self) -> bool:
@@ -126,13 +133,13 @@ class RingFeedText:
     with self.writer.block("else"):
       line(f"ptx::registers_take<{self.own.registers[1]}>();")
       if self._in_turns:
-        line(f"if (group == 1) ptx::bar_arrive({_VOTE + 1}, {32 * self.own.warps});")
+        line(f"if (group == {self._groups - 1}) ptx::bar_arrive({_VOTE + 1}, {self._pair});")
       yield
 
   def done(self) -> None:
     """Behind all iterations."""
     if self._in_turns:
-      self.writer.line(f"if (group == 0) ptx::bar_sync({_VOTE + 1}, {32 * self.own.warps});")
+      self.writer.line(f"if (group == 0) ptx::bar_sync({_VOTE + 1}, {self._pair});")
 
   def meet(self) -> None:
     """What is copied before the loop is there."""
@@ -152,12 +159,13 @@ class RingFeedText:
       tile = lowering.tiles[lowering.homes[index]]
       line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + slot * {tile.units};")
     if self._in_turns:
-      line(f"ptx::bar_sync({_VOTE + 1} + group, {32 * self.own.warps});")
+      line(f"ptx::bar_sync({_VOTE + 1} + group, {self._pair});")
 
   def issued(self) -> None:
     """The products of an iteration have been issued: the other warpgroup may issue its own."""
     if self._in_turns:
-      self.writer.line(f"ptx::bar_arrive({_VOTE + 2} - group, {32 * self.own.warps});")
+      after = f"{_VOTE + 2} - group" if self._groups == 2 else f"{_VOTE + 1} + (group + 1) % {self._groups}"
+      self.writer.line(f"ptx::bar_arrive({after}, {self._pair});")
 
   @property
   def before(self) -> str:
