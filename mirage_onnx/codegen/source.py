@@ -72,7 +72,7 @@ class Writer:
   def kernel(
     self, name: str, threads: int, cluster: int, parameters: Sequence[str], *, alone: bool = False
   ) -> Iterator[None]:
-    """The signature, a parameter a line, and the body; ``alone``: a block takes all registers that there are."""
+    """The signature, a parameter a line, and the body; ``alone``: a block takes all registers."""
     macro = f"PTX_{'LONE_' * alone}KERNEL({threads})"
     macro = f"PTX_CLUSTER_KERNEL({threads}, {cluster})" if cluster > 1 else macro
     self.line(f"{macro} {name}(")

@@ -122,7 +122,7 @@ def blocks_of(feed: Feed, tiles: int, target: Target) -> int:
 
 
 def barrier_bytes(stages: int) -> int:
-  """Of a ring's barriers: one that says full, one that says free, for every tile; two more for what is no ring."""
+  """Of a ring's barriers, which say full and free for every tile, and one for what is no ring."""
   return 16 * (stages + 1)
 
 

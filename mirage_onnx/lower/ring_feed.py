@@ -1,10 +1,10 @@
 """Blocks whose copies are made by a warpgroup of its own, for warpgroups that work on one tile in turns.
 
 Where all warps copy, all of them meet in every iteration, and tensor cores wait until the last has come and
-started its copies. With a warpgroup that only copies nobody has to meet: warpgroups that compute are as far apart
-as the ring is long, and one multiplies while another does the rest of its iteration. Copies are of 16 bytes
-(``cp.async``), so tensors may lie as they like; where the copy engine can be told of them, and products are all
-that a loop does, ``feed.py`` has blocks of another kind.
+started its copies. With a warpgroup that only copies nobody has to meet: warpgroups that compute are as far
+apart as the ring is long, and one multiplies while another does the rest of its iteration. Copies are of 16
+bytes (``cp.async``), so tensors may lie as they like; where the copy engine can be told of them, and products
+are all that a loop does, ``feed.py`` has blocks of another kind.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ _ALONE = (
 
 @dataclass(frozen=True, slots=True)
 class RingFeed:
-  """``warps`` compute; ``registers`` of a thread that copies, and of one that computes; ``barriers``: first byte."""
+  """``warps`` compute. ``registers``: of who copies, of who computes. ``barriers``: their first byte."""
 
   warps: int
   registers: tuple[int, int]

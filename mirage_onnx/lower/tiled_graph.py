@@ -20,8 +20,8 @@ from mirage_onnx.lower.lowered import MOST_FETCHED, MOST_FETCHED_FED, Lowered
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.near import with_near
 from mirage_onnx.lower.pieces import Pieces
-from mirage_onnx.lower.share import ways
 from mirage_onnx.lower.ring_feed import RingFeed, ring_feed
+from mirage_onnx.lower.share import ways
 from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.lower.standing import standing_blocks

@@ -106,7 +106,9 @@ def unseen(kernel: Kernel, tensors: Mapping[str, KTensor]) -> Unseen | None:
   return None
 
 
-def computed_masks(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]) -> dict[int, Band]:
+def computed_masks(
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]
+) -> dict[int, Band]:
   """Loads of constants of which a band says everything: an element follows from its place."""
   found = {}
   for index, op in enumerate(kernel.ops):

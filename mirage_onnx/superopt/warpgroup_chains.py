@@ -16,8 +16,9 @@ from mirage_onnx.target import Target
 _ROWS, _LOOP_TILES, _STAGES = (64, 128, 192), (64, 128), (2, 3)
 #: Rows, columns and stages of blocks for which a warpgroup of its own copies (``lower/ring_feed.py``).
 _FED = ((128, 64, 3), (128, 128, 2), (128, 128, 3), (128, 128, 4), (192, 64, 4), (192, 128, 2))
-#: What they take of what is predicted, beside those whose warps all copy: of 13 cases on an H200 (geometric mean;
-#: bench/results/h200/many_queries.json) the first point took 1.04 times as long as the fastest, the best of the first four 1.01.
+#: What they take of what is predicted, beside those whose warps all copy. Of 13 cases on an H200
+#: (bench/results/h200/many_queries.json) the first point took 1.04 times as long as the fastest, the best of
+#: the first four 1.01 times (geometric means).
 _FED_TIME = 0.92
 
 

@@ -1,4 +1,4 @@
-"""Blocks whose copies are made by a warpgroup of its own: whose they can be, and who has how many registers."""
+"""Blocks whose copies are made by a warpgroup of its own: whose they can be, and how registers are shared."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def test_refused(change, reason):
 
 
 def test_copies_of_elements_are_refused():
-  """Rows of 391 elements of a mask do not begin at multiples of 16 bytes; of one that is not read they need not."""
+  """Rows of 391 elements of a mask do not begin at multiples of 16 bytes; one that is not read may."""
   for band, refused in (("..0 else 0", True), ("..0 else -65504 sharp", False)):
     case = banded(banded_text(band, ADDED, kind="f16"), 128, 64, 3, a1=391, a3=330)
     text = case.text

@@ -1,8 +1,8 @@
 """Whether warps that take registers can get as many as they wait for.
 
-A block is launched with as many registers a thread as its kernel was compiled for, and that is all there is. A
-warpgroup that gives some back, and others that take them (``setmaxnreg``), share it out; one that waits for more
-than there can be waits for good. ptxas may compile for fewer registers than a launch could have.
+A block is launched with as many registers a thread as its kernel was compiled for, and that is all there
+is. A warpgroup that gives some back, and others that take them (``setmaxnreg``), share it out; one that waits
+for more than there can be waits for good. ptxas may compile for fewer registers than a launch could have.
 """
 
 import re

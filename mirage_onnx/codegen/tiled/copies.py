@@ -27,7 +27,7 @@ from mirage_onnx.lower.sizes import count, is_runtime
 class Copying:
   """So many threads copy, ``thread`` is the number of one of them.
 
-  ``far``: the chunks of a thread are whole rows apart, so that only numbers tell their addresses from each other.
+  ``far``: the chunks of a thread are whole rows apart: addresses differ by numbers.
   """
 
   threads: int

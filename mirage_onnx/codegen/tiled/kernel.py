@@ -187,7 +187,9 @@ class _Emitter:
     begin_late(self.values)
     names = self.values
     kept = dict(names.names), set(names.issued), set(names.zeroed)
-    for first, end, names.whole in turns.loops if turns else ((names.first, "steps", False),):
+    loops = turns.loops if turns else ((names.first, "steps", False),)
+    for first, end, whole in loops:
+      names.whole = whole
       names.names, names.issued, names.zeroed = dict(kept[0]), set(kept[1]), set(kept[2])
       self._steps(ahead, first, end)
     names.whole = False

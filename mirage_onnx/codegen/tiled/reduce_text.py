@@ -38,10 +38,10 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
   name = w.declare(held, "0.0f" if rule == "Sum" else neutral)
   apart = _apart(w, step, held)
   if apart:
-    w.writer.line(f"float {apart}{w.shape(held.form)}[2] = {{}};" if rule == "Sum" else f"float {apart}{w.shape(held.form)}[2];")
-    if rule != "Sum":
-      with w.walk(held.form) as spot:
-        w.writer.line(f"{apart}{spot.subscript(held.form)}[0] = {apart}{spot.subscript(held.form)}[1] = {neutral};")
+    w.writer.line(f"float {apart}{w.shape(held.form)}[2];")
+    with w.walk(held.form) as spot:
+      part = f"{apart}{spot.subscript(held.form)}"
+      w.writer.line(f"{part}[0] = {part}[1] = {neutral};")
   own = w.own(op.args[0])
   gone = [own[a] for a in op.reduced]
   rolled = _rolled(w, op.args[0], step.source, set(gone))
@@ -79,7 +79,7 @@ def _apart(w: ValueWriter, step: do.Fold, held: Held) -> str:
   """The parts of a reduction of pairs, if they are folded apart; "" if not."""
   source = step.source
   pairs = bool(source.t) and source.lanes.pack == 2 and w.lowering.warps.tiles(source.t, 8) >= MANY
-  inner = not set(source.t) & {p for p in (*held.form.g, *held.form.t)}
+  inner = not set(source.t) & {*held.form.g, *held.form.t}
   return f"c{step.index}" if w.lowering.warpgroup and pairs and inner else ""
 
 

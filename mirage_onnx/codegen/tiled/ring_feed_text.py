@@ -1,8 +1,8 @@
 """The text of blocks whose copies warps of their own make, for warpgroups in turns (``lower/ring_feed.py``).
 
-Barriers of the ring: ``full``, the copies of a tile have arrived, and ``free``, all warps that compute have read
-it. Both sides count the tiles that they have ``used``. Of two warpgroups that compute one issues its products
-while the other works on the results of its own.
+Barriers of the ring: ``full``, the copies of a tile have arrived, and ``free``, all warps that compute have
+read it. Both sides count the tiles that they have ``used``. Of two warpgroups that compute one issues its
+products while the other works on the results of its own.
 """
 
 from collections.abc import Callable, Iterator

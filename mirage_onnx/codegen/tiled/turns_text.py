@@ -46,7 +46,8 @@ class TurnsText:
       line(f"const int seen = ({end}) / {step};")
       line("const int to = seen > from ? at_most(seen, all) : from + 1;")
     if self.splits:
-      line(f"const int whole = at_least({total(first, str(band.most + 1))}, 0) / {step};".replace("+ -", "- "))
+      behind = total(first, str((band.most or 0) + 1)).replace("+ -", "- ")
+      line(f"const int whole = at_least({behind}, 0) / {step};")
     line("int first = from;")
     line("int steps = to;")
     line("int turns = 1;")
@@ -67,7 +68,7 @@ class TurnsText:
 
   @contextmanager
   def around(self, *, asks: bool = True) -> Iterator[None]:
-    """Inside stands a turn: all steps from ``first`` to ``steps``; unless it ``asks``, others know of rows."""
+    """Inside stands a turn: all steps from ``first`` to ``steps``; unless it ``asks``, others know."""
     writer, band = self.values.writer, self.unseen.band
     both = band.least is not None and band.most is not None
     writer.line("#pragma unroll 1")

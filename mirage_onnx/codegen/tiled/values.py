@@ -169,7 +169,8 @@ class ValueWriter:
   def _of_band(self, index: int, spot: Spot) -> str:
     """An element of a mask by its place; where a loop has only tiles that are seen, that is one number."""
     band, own = self.lowering.computed[index], self.own(index)
-    inside, outside = ("1.0f", "0.0f") if self.ops[index].dtype is DType.BOOL else ("0.0f", literal(band.outside))
+    truth = self.ops[index].dtype is DType.BOOL
+    inside, outside = ("1.0f", "0.0f") if truth else ("0.0f", literal(band.outside))
     if self.whole:
       return inside
     spot.declare(own.values())

@@ -38,10 +38,14 @@ CASES = {
   "added": banded(banded_text("-100..0 else -65504", ADDED, kind="f16"), 64, 64, 2, a1=264, a3=264),
   "keys of a run": banded(banded_text(CAUSAL, THERE), 64, 64, 2, a1=272, a3=272),
   "sharp": banded(banded_text("..0 else 0 sharp"), 64, 64, 2, a1=200, a3=200),
-  "sharp, late product": banded(banded_text("..0 else -65504 sharp", ADDED, kind="f16"), 128, 64, 3, a1=392, a3=330),
+  "sharp, late product": banded(
+    banded_text("..0 else -65504 sharp", ADDED, kind="f16"), 128, 64, 3, a1=392, a3=330
+  ),
   "sharp, past": banded(banded_text("..130 else 0 sharp"), 64, 64, 2, a1=264, a3=130),
   "sharp, nothing at first": banded(banded_text("..-80 else 0 sharp"), 64, 64, 2, a1=264, a3=200),
-  "sharp window": banded(banded_text("-70..3 else -65504 sharp", ADDED, kind="f16"), 64, 64, 3, a1=328, a3=328),
+  "sharp window": banded(
+    banded_text("-70..3 else -65504 sharp", ADDED, kind="f16"), 64, 64, 3, a1=328, a3=328
+  ),
   "sharp future": banded(banded_text("0.. else 0 sharp"), 64, 64, 3, a1=264, a3=264),
   "sharp, selected": banded(banded_text("..0 else 0 sharp", SELECTED), 64, 64, 2, a1=200, a3=200),
   "sharp, keys of a run": banded(banded_text("..0 else 0 sharp", THERE), 64, 64, 2, a1=272, a3=272),
