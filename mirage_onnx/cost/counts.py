@@ -114,7 +114,18 @@ def counts_of(threads: ThreadGraph) -> BlockCounts:
       _row(threads, threads.plan, found)
     case _:
       _Tiled(threads, threads.plan, found).count()
+      found.loaded_bytes -= _copied_by_others(threads, threads.plan)
   return found
+
+
+def _copied_by_others(threads: ThreadGraph, plan: TiledPlan) -> float:
+  """Bytes that blocks that share copy for this one."""
+  feed, lowering, spared = threads.feed, plan.lowering, 0.0
+  for fed in feed.tiles if feed else ():
+    tile = lowering.tiles[lowering.homes[fed.index]]
+    size = tile.elements * tile.dtype.size_bytes * threads.pipeline.iterations
+    spared += size * (1 - 1 / threads.sharing) if fed.shared else 0.0
+  return spared
 
 
 def _row(threads: ThreadGraph, plan: RowPlan, found: BlockCounts) -> None:

@@ -2,19 +2,18 @@
 
 As in ``warpgroup_numbers.py``, rows of a block's part are 64 to a warpgroup. With one team a
 multiprocessor has one part of the output, as large as registers allow; with two, each has its own,
-and one's results are written while the other multiplies. Two blocks, or four, share the operand that
-has most rows.
+and one's results are written while the other multiplies. Blocks may share the operand that has most
+rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product, zip_longest
-from math import ceil, prod
+from math import ceil
 
 from mirage_onnx.instructions import WGMMA
-from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.lower.feed import barrier_bytes
-from mirage_onnx.superopt.warpgroup_numbers import Shape, fastest, warpgroup_points, whole_us
+from mirage_onnx.superopt.warpgroup_numbers import Shape, lowered_fastest, warpgroup_points
 from mirage_onnx.target import Target
 
 #: Rows and columns of a team's part, its warps, teams; some warpgroups share out columns.
@@ -29,23 +28,16 @@ _STEPS, _MOST_STAGES = (64, 128), 8
 SHARING = (1,)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
-#: Fitted to 571 times of 24 products on an H200 without sharing (bench/results/h200/fed_*.json), off by
-#: a factor of 1.16 (root mean square); the first point took 1.013 times as long as the fastest
-#: (geometric mean), which was among the first three. A multiprocessor's shared memory, bytes a us; all
-#: reads from L2; products.
-SMEM_BYTES_PER_US, L2_TBPS, _PRODUCTS = 2.8e5, 10.9, 0.94
-#: A trip to L2; what a step takes besides; until the first products; from the last ones to the end of 32768
-#: elements, and a function of special units for each of them.
-TRIP_US, STEP_US, BEGIN_US, END_US, SPECIAL_US = 0.8, 0.006, 4.4, 2.1, 2.1
 
 
 def product_points(
   kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int,
   *, counted: bool = False,
 ) -> tuple[tuple[float, KernelParams], ...]:  # fmt: skip
-  """The best of these and of ``warpgroup_points`` in turn, for how they compare is predicted roughly.
+  """The best of these and of ``warpgroup_points`` in turn: how they compare the formula does not know.
 
-  ``counted``: a run counts sizes, and there are none of these.
+  On an H200 its first of these took 1.006 times as long as their fastest (24 products, geometric mean,
+  bench/results/h200/fed_products.json). ``counted``: a run counts sizes, and there are none of these.
   """
   fed = () if counted else fed_points(kernel, tensors, extents, target, keep)
   others = warpgroup_points(kernel, tensors, extents, target, keep)
@@ -62,7 +54,7 @@ def fed_points(
   if shape is None:
     return ()
   points = _points(kernel, shape, extents, target, sharing)
-  return fastest(lambda p: _time_us(kernel, tensors, extents, shape, p, target), points, keep)
+  return lowered_fastest(kernel, tensors, extents, target, points, keep)
 
 
 def _points(
@@ -81,40 +73,3 @@ def _points(
       if blocks[apart] % sharing == 0 and 2 < stages < ceil(extents[kernel.loop or ""] / step) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)
         yield KernelParams(tiles, 1, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)
-
-
-def _time_us(
-  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], shape: Shape,
-  params: KernelParams, target: Target,
-) -> float:  # fmt: skip
-  tile = dict(zip(kernel.grid, params.tile, strict=True))
-  rows, columns = tile[shape.rows], tile[shape.columns]
-  tiles = prod(ceil(extents[a] / t) for a, t in tile.items())
-  steps = ceil(extents[kernel.loop or ""] / WGMMA.step)
-  rate = target.mma_tflops * WGMMA.share * 1e6 / target.multiprocessors
-  mma_us = _PRODUCTS * 2 * rows * columns * WGMMA.step * shape.products / rate
-  # A warpgroup reads its rows and the columns that it has; blocks that share copy a piece for all.
-  parts = max(1, params.warps * 16 // rows)
-  read = (WGMMA.rows + columns // parts) * (params.warps // WGMMA.warps) * shape.products
-  sides = rows * shape.row_bytes // 2, columns * shape.column_bytes // 2
-  moved_us = (read + sum(sides)) * WGMMA.swizzle_bytes / SMEM_BYTES_PER_US
-  busy = min(tiles, target.multiprocessors)
-  copied = min(sides) + max(sides) / params.sharing
-  loaded_us = copied * WGMMA.swizzle_bytes * busy / (L2_TBPS * 1e6)
-  longer = params.loop_tile // WGMMA.step
-  trip_us = TRIP_US / ((params.stages - 1) * longer)
-  part_us = steps * (max(mma_us, moved_us, loaded_us, trip_us) + STEP_US / longer)
-  blocks = target.multiprocessors - (target.multiprocessors % 16 if params.sharing > 2 else 0)
-  rounds = ceil(tiles / blocks)
-  end_us = (END_US + SPECIAL_US * _specials(kernel, shape)) * rows * columns / 2**15
-  if params.teams == 1:
-    compute_us = rounds * (part_us + end_us)
-  else:
-    compute_us = max(rounds * part_us + end_us, ceil(rounds / params.teams) * (part_us + end_us))
-  return whole_us(kernel, tensors, extents, BEGIN_US + compute_us, rows * columns, rounds, params, target)
-
-
-def _specials(kernel: Kernel, shape: Shape) -> int:
-  """Functions of all results for which there are few units."""
-  found = [op for op in kernel.ops if op.op in ELEMENTWISE and {shape.rows, shape.columns} <= {*op.axes}]
-  return sum(ELEMENTWISE[op.op].price is not Price.LANE for op in found)
