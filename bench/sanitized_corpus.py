@@ -53,9 +53,13 @@ def _replayed():
 
 
 def _by_wgmma():
+  from tests.codegen.tiled.test_ring_feed_text import CASES as FED
+  from tests.codegen.tiled.test_turns_text import CASES as BANDED
   from tests.codegen.tiled.test_warpgroup import COMPILED, RUN, STANDING
 
   few = {f"standing {i}": c for i, c in enumerate(STANDING)}
+  few |= {f"fed {n}": c for n, c in FED.items()}
+  few |= {f"band {n}": c for n, c in BANDED.items() if c.params[0].instruction == "wgmma"}
   for name, c in {**RUN, **few, **{f"compiled {n}": c for n, c in COMPILED.items()}}.items():
     yield Subject(f"wgmma/{name}", c.graph, c.params, c.extents)
 

@@ -59,9 +59,9 @@ class Case:
   def constant(self):
     """What the data of the mask say, if it is a constant."""
     found = {
-      "causal": "..0 else -65504",
-      "window": f"{1 - self.keys // 4}..0 else 0",
-      "exported": "..0 else 0",
+      "causal": "..0 else -65504 sharp",
+      "window": f"{1 - self.keys // 4}..0 else 0 sharp",
+      "exported": "..0 else 0 sharp",
     }
     return found.get(self.mask, "")
 
@@ -173,6 +173,11 @@ CASES = {
   "1x12x197x64": Case(1, 12, 1, 197, 197, 64),
   "16x12x197x64": Case(16, 12, 1, 197, 197, 64),
   "1x12x1500x64": Case(1, 12, 1, 1500, 1500, 64),
+  "4x12x77x64 keys": Case(4, 12, 1, 77, 77, 64, "keys"),
+  "8/2x333x128, 1000 keys": Case(1, 4, 2, 333, 1000, 128),
+  "8/2x1500x128 causal": Case(1, 4, 2, 1500, 1500, 128, "causal"),
+  "2x12x197x64, 1000 keys add": Case(2, 12, 1, 197, 1000, 64, "add"),
+  "1x4x1777x64 window": Case(1, 4, 1, 1777, 1777, 64, "window"),
 }
 SMALL = {
   "add": Case(1, 2, 1, 77, 200, 64, "add"),

@@ -17,6 +17,7 @@ from mirage_onnx import deadline
 from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.kept_cubins import KeptCubins
 from mirage_onnx.codegen.machine.check import miscompiled
+from mirage_onnx.codegen.machine.pool import short_of_registers
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.nvrtc_choice import chosen
@@ -65,7 +66,7 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
       refused = refused or RejectionError(
         "SPILLS", f"{name}: {stack_bytes} bytes of stack, {spill_bytes} bytes of spills"
       )
-    elif ptx and (wrong := miscompiled(ptx, image, name)):
+    elif ptx and (wrong := miscompiled(ptx, image, name) or short_of_registers(ptx, int(used[1]))):
       refused = refused or RejectionError("MISCOMPILED", f"{name}: {wrong}")
     else:
       return Cubin(

@@ -69,9 +69,12 @@ class Writer:
     self.line("}")
 
   @contextmanager
-  def kernel(self, name: str, threads: int, cluster: int, parameters: Sequence[str]) -> Iterator[None]:
-    """The signature, a parameter a line, and the body."""
-    macro = f"PTX_CLUSTER_KERNEL({threads}, {cluster})" if cluster > 1 else f"PTX_KERNEL({threads})"
+  def kernel(
+    self, name: str, threads: int, cluster: int, parameters: Sequence[str], *, alone: bool = False
+  ) -> Iterator[None]:
+    """The signature, a parameter a line, and the body; ``alone``: a block takes all registers."""
+    macro = f"PTX_{'LONE_' * alone}KERNEL({threads})"
+    macro = f"PTX_CLUSTER_KERNEL({threads}, {cluster})" if cluster > 1 else macro
     self.line(f"{macro} {name}(")
     self._lines += [f"    {p}," for p in parameters[:-1]]
     with self.block(f"    {parameters[-1]})"):

@@ -64,7 +64,7 @@ _LOCK = threading.Lock()
 _gone: deque[ctypes.CDLL] = deque()
 
 _KERNEL = re.compile(
-  r"\bPTX_(?:KERNEL\s*\(\s*(\d+)|CLUSTER_KERNEL\s*\(\s*(\d+)\s*,\s*(\d+))\s*\)\s*(\w+)\s*\("
+  r"\bPTX_(?:(?:LONE_)?KERNEL\s*\(\s*(\d+)|CLUSTER_KERNEL\s*\(\s*(\d+)\s*,\s*(\d+))\s*\)\s*(\w+)\s*\("
 )
 
 

@@ -14,18 +14,22 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, order=True)
 class Band:
-  """``rows``, ``columns``: axes. ``least``, ``most``: None where the band has no end on that side."""
+  """``rows``, ``columns``: axes. ``least``, ``most``: None where the band has no end on that side.
+
+  ``sharp``: the band says all that the data do: inside is only 0, or true, and outside only ``outside``.
+  """
 
   rows: str
   columns: str
   least: int | None
   most: int | None
   outside: Fraction
+  sharp: bool = False
 
   @property
   def text(self) -> str:
     least, most = ("" if end is None else str(end) for end in (self.least, self.most))
-    return f"{self.columns}:{self.rows} {least}..{most} else {self.outside}"
+    return f"{self.columns}:{self.rows} {least}..{most} else {self.outside}{' sharp' * self.sharp}"
 
   def renamed(self, axes: Mapping[str, str]) -> "Band":
     """The same band of axes that have other names; those that are not in ``axes`` keep theirs."""
@@ -58,8 +62,10 @@ def band_of(data: np.ndarray, rows: str, columns: str, lowest: float) -> Band | 
   if ends == (None, None):
     return None
   band = Band(rows, columns, *ends, Fraction(0))
+  inside = band.covers(np.arange(width)[None, :] - np.arange(count)[:, None])
   if data.dtype == bool:
-    return band
-  distance = np.arange(width)[None, :] - np.arange(count)[:, None]
-  hidden = float(data[~band.covers(distance)].max())
-  return Band(rows, columns, *ends, Fraction(max(hidden, -(2.0**127))))
+    return replace(band, sharp=bool((seen == inside).all()))
+  hidden = data[~inside]
+  outside = Fraction(max(float(hidden.max()), -(2.0**127)))
+  sharp = bool((data[inside] == 0).all() and (hidden.astype(float) == float(outside)).all())
+  return replace(band, outside=outside, sharp=sharp)

@@ -85,7 +85,7 @@ def print_ugraph(graph: UGraph) -> str:
 
 
 _LIMIT = r"(?: upto ([^\s<]+)(<=?)([^\s=]\S*))?"
-_BAND = r"(?: seen ([^\s:]+):([^\s:]+) (-?\d*)\.\.(-?\d*) else (\S+))?"
+_BAND = r"(?: seen ([^\s:]+):([^\s:]+) (-?\d*)\.\.(-?\d*) else (\S+)( sharp)?)?"
 _TENSOR = re.compile(r"tensor (\S+) (\w+)\[([^\]]*)\] (\w+)(?: in (.+?))?" + _LIMIT + _BAND + r"( places)?")
 _WINDOW = re.compile(r"([^@*]*)(?:\*([1-9]\d*))?(?:@(?:(\d+)|([^\d/][^/]*))/(\d+))?")
 _KERNEL = re.compile(r"kernel (\S+) grid=(\S*) cluster=(\S+) loop=(\S+)")
@@ -120,8 +120,8 @@ def _parse_tensor(match: re.Match[str]) -> KTensor:
   limit = (axis, ends, int(below == "<=")) if axis else None
   band = None
   if seen[0]:
-    columns, rows, least, most, outside = seen
-    band = Band(rows, columns, _end(least), _end(most), _fraction(outside))
+    columns, rows, least, most, outside, sharp = seen
+    band = Band(rows, columns, _end(least), _end(most), _fraction(outside), bool(sharp))
   return KTensor(name, DType(dtype), _split(axes), role, tuple(windows), limit, band, bool(places))
 
 

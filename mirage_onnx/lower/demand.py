@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from mirage_onnx.ir import DType, KTensor, Phase
+from mirage_onnx.ir.band import Band
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
@@ -27,7 +28,8 @@ class Demand(Whereabouts):
 
   ``held``: registers of a lane beyond which a computed value is made where it is used.
   ``made``: registers that there are, with the run that declares them. ``tiles``: shared tiles by
-  name, ``homes`` and ``spilled``: the names of those of loads and of computed values.
+  name, ``homes`` and ``spilled``: the names of those of loads and of computed values. ``computed``: loads
+  of masks that say no more than their bands do, so that nothing is loaded.
   """
 
   assignment: Assignment
@@ -45,6 +47,7 @@ class Demand(Whereabouts):
   spilled: dict[int, str] = field(default_factory=dict)
   varies: list[bool] = field(default_factory=list)
   known: dict[tuple[int, Form], bool] = field(default_factory=dict)
+  computed: Mapping[int, Band] = field(default_factory=dict)
 
   def __post_init__(self) -> None:
     self.varies = varying(self.assignment.kernel)

@@ -122,8 +122,8 @@ def blocks_of(feed: Feed, tiles: int, target: Target) -> int:
 
 
 def barrier_bytes(stages: int) -> int:
-  """Of a ring's barriers: one that says full, one that says free, for every tile."""
-  return 16 * stages
+  """Of a ring's barriers, which say full and free for every tile, and one for what is no ring."""
+  return 16 * (stages + 1)
 
 
 def _height(lowering: Lowered, index: int) -> int:

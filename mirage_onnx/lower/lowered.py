@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from mirage_onnx.instructions import Instruction
+from mirage_onnx.ir.band import Band
+from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import is_elementwise
-from mirage_onnx.ir.ugraph import KTensor
+from mirage_onnx.ir.ugraph import KTensor, Phase
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import Form, Warps
@@ -17,6 +19,8 @@ from mirage_onnx.lower.widened import Widened
 #: Registers of a lane beyond which a loaded tile is read where it is used; where shared memory has the
 #: ring alone.
 MOST_FETCHED, MOST_FETCHED_FED = 64, 128
+#: Constants with which products of f16 stay far from the end of f32.
+_MODERATE = 1e6
 
 
 class Whereabouts:
@@ -34,6 +38,7 @@ class Whereabouts:
   spilled: Mapping[int, str]
   known: dict[tuple[int, Form], bool]
   warpgroup: frozenset[int]
+  computed: Mapping[int, Band]
   most_fetched: int
 
   def save_form(self, index: int) -> Form:
@@ -69,7 +74,7 @@ class Whereabouts:
   def _in_place(self, index: int, form: Form) -> bool:
     op = self.assignment.kernel.ops[index]
     if op.op == "load":
-      return index in self.homes or self.warps.registers(form) > self.most_fetched
+      return index in self.homes or index in self.computed or self.warps.registers(form) > self.most_fetched
     if not is_elementwise(op.op) or self.forms.get(index) != form:
       return False
     if self.warps.registers(form) <= self.held:
@@ -116,6 +121,18 @@ class Whereabouts:
     packed = all(u in self.assignment.products and self.on_tensor_cores(u) for u in users)
     return packed and all(self.tensors[s.tensor].dtype is ops[index].dtype for s in saves)
 
+  @property
+  def moderate(self) -> bool:
+    """Whether a kernel with wgmma computes with nothing in its loop that comes near the end of f32."""
+    loop = [op for op in self.assignment.kernel.ops if op.phase is Phase.LOOP]
+    loads = all(op.dtype in (DType.F16, DType.BOOL) for op in loop if op.op == "load")
+    numbers = (op.value for op in loop if op.op == "const")
+    return (
+      bool(self.warpgroup)
+      and loads
+      and all(not isinstance(n, str) and n is not None and abs(n) <= _MODERATE for n in numbers)
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Lowered(Whereabouts):
@@ -146,6 +163,7 @@ class Lowered(Whereabouts):
   late: int | None
   inside: frozenset[int]
   widened: Mapping[int, Widened]
+  computed: Mapping[int, Band]
   most_fetched: int
   known: dict[tuple[int, Form], bool] = field(default_factory=dict, compare=False)
 

@@ -150,6 +150,8 @@ class Lowering(Demand):
     """Constants stand where they are used; the running value keeps what it was."""
 
   def _load(self, index: int) -> None:
+    if index in self.computed:
+      return
     op = self.assignment.kernel.ops[index]
     scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
     operand, mask = is_operand(self.assignment, self.warpgroup, index), self._is_mask(index)

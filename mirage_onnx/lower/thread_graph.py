@@ -18,6 +18,7 @@ from mirage_onnx.lower.steps import ThreadSteps
 
 if TYPE_CHECKING:
   from mirage_onnx.lower.feed import Feed
+  from mirage_onnx.lower.ring_feed import RingFeed
   from mirage_onnx.lower.row_graph import RowPlan
   from mirage_onnx.lower.stream_graph import StreamedPlan
   from mirage_onnx.lower.tiled_graph import TiledPlan
@@ -64,7 +65,7 @@ class ThreadGraph:
   ahead: bool = False
   standing: int = 0
   kernels: int = 1
-  feed: Feed | None = None
+  feed: Feed | RingFeed | None = None
 
   @property
   def threads(self) -> int:

@@ -11,7 +11,7 @@ from mirage_onnx.instructions import MMA, WGMMA, Instruction, instruction_of
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.lower.arrange import arranged
 from mirage_onnx.lower.assign import Assignment
-from mirage_onnx.lower.feed import barrier_bytes, blocks_of, feed_of
+from mirage_onnx.lower.feed import Feed, barrier_bytes, blocks_of, feed_of
 from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.grid import Grid, check_types
 from mirage_onnx.lower.issued import Issued
@@ -20,13 +20,14 @@ from mirage_onnx.lower.lowered import MOST_FETCHED, MOST_FETCHED_FED, Lowered
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.near import with_near
 from mirage_onnx.lower.pieces import Pieces
+from mirage_onnx.lower.ring_feed import RingFeed, ring_feed
 from mirage_onnx.lower.share import ways
 from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.lower.standing import standing_blocks
 from mirage_onnx.lower.steps import Copy
 from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph, needed_values
-from mirage_onnx.lower.unseen import Unseen, unseen
+from mirage_onnx.lower.unseen import Unseen, computed_masks, unseen
 from mirage_onnx.lower.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
 from mirage_onnx.lower.widened import Widened, check_widened, widened_first, with_widened
 from mirage_onnx.lower.zeros_behind import with_zeros_behind
@@ -81,10 +82,15 @@ def tiled_graph(
   if kernels > 1 and (params.cluster > 1 or grid.tiles):
     raise RejectionError("LAYOUT", f"{kernel.name} has ranks, or blocks that a launch counts, beside others")
   tiles = kernels * prod(grid.launch)
-  feed, size = None, plan.memory.size
+  feed: Feed | RingFeed | None = None
+  size, blocks = plan.memory.size, 0
   if params.teams:
+    size += barrier_bytes(plan.lowering.stages)
+  if params.teams and plan.lowering.under_way:
     feed = feed_of(graph, params, plan.lowering, plan.pieces, plan.memory)
-    blocks, size = blocks_of(feed, tiles, target), size + barrier_bytes(plan.lowering.stages)
+    blocks = blocks_of(feed, tiles, target)
+  elif params.teams:
+    feed = ring_feed(graph, params, plan.lowering, plan.memory, target)
   else:
     blocks = standing_blocks(graph, extents, target, plan.lowering, plan.memory, live, tiles)
   pipeline = Pipeline(True, tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
@@ -190,6 +196,7 @@ def _plan(
       assignment, forms, warps, extents, tensors, held,
       stages=stages, ranks=params.cluster, instruction=instruction if instruction.warps == 1 else MMA,
       warpgroup=warpgroup, widened=widened,
+      computed=computed_masks(assignment.kernel, tensors, extents) if warpgroup else {},
       most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
     )  # fmt: skip
     graph = making.lower()
@@ -206,7 +213,7 @@ def _plan(
       arranged(lowering, graph, _MOST_LIVE - live),
       {name: _placed_bytes(tile.size_bytes, warpgroup) for name, tile in lowering.tiles.items()},
       frozenset(lowering.homes[i] for i in lowering.ring),
-      partial(_resident, _blocks(pieces.grid), 32 * warps.total, target),
+      partial(_resident, 1 if params.teams else _blocks(pieces.grid), 32 * warps.total, target),
     )  # fmt: skip
     smem_bytes = memory.size + (barrier_bytes(stages) if params.teams else 0)
     if smem_bytes <= target.smem_bytes:

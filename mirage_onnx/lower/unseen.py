@@ -30,6 +30,7 @@ from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.block_ops import ACCUMULATORS, MAXIMA, Kind, kind_of
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, UGraph
+from mirage_onnx.lower.sizes import is_runtime
 
 #: Adding this or less hides a score, which is then at most ``HIDDEN``.
 HIDES, HIDDEN = -65504.0, -128.0
@@ -103,6 +104,20 @@ def unseen(kernel: Kernel, tensors: Mapping[str, KTensor]) -> Unseen | None:
     if floors := _Hidden(kernel, {index: mask}).floors_of_no_change():
       return Unseen(band, tuple(sorted(floors)), max(floors.values()))
   return None
+
+
+def computed_masks(
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int]
+) -> dict[int, Band]:
+  """Loads of constants of which a band says everything: an element follows from its place."""
+  found = {}
+  for index, op in enumerate(kernel.ops):
+    t = tensors[op.tensor] if op.op == "load" else None
+    if t is None or t.band is None or not t.band.sharp or t.windows or t.limit:
+      continue
+    if not any(is_runtime(extents, a) for a in (t.band.rows, t.band.columns)):
+      found[index] = t.band
+  return found
 
 
 def early_end(graph: UGraph, kernel: Kernel) -> str | None:

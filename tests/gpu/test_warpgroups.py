@@ -13,6 +13,8 @@ from mirage_onnx.tune.device import Gpu
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import NamedArray
+from tests.codegen.tiled.test_ring_feed_text import CASES as FED
+from tests.codegen.tiled.test_turns_text import CASES as BANDED
 from tests.codegen.tiled.test_warpgroup import ACROSS, PLAIN, RUN, STANDING, attention, by_wgmma, emit
 
 pytestmark = pytest.mark.gpu
@@ -27,6 +29,8 @@ CASES = {
   "wide attention": attention(128, 64, 3, a1=256, a2=128, a3=128, a4=128),
   "attention in long steps": attention(128, 128, 2, a1=500, a3=300),
   "attention of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a1=264, a3=200),
+  **{f"fed: {n}": c for n, c in FED.items()},
+  **{f"band: {n}": c for n, c in BANDED.items() if n.startswith("sharp")},
   "attention of a window": banded(banded_text("-70..3 else 0"), 64, 64, 3, a1=328, a3=328),
 }
 

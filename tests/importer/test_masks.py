@@ -62,8 +62,8 @@ def test_of_truth_values_and_of_what_is_added(tmp_path):
   added = np.where(WINDOW, 0, -np.inf).astype(np.float16)
   program = model([CAUSAL, CAUSAL[None], added, ~CAUSAL & CAUSAL, np.ones_like(CAUSAL)], tmp_path)
   assert program.bands == {
-    "m0": Band("0", "1", None, 0, Fraction(0)),
-    "m1": Band("1", "2", None, 0, Fraction(0)),
+    "m0": Band("0", "1", None, 0, Fraction(0), sharp=True),
+    "m1": Band("1", "2", None, 0, Fraction(0), sharp=True),
     "m2": Band("0", "1", -19, 0, Fraction(-(2**127))),
   }
 

@@ -19,7 +19,7 @@ def distances(rows, columns):
   [(64, 64, None, 0), (64, 64, -7, 0), (16, 64, None, 48), (64, 64, 0, None), (64, 64, -3, 3), (5, 9, 2, 2)],
 )
 def test_of_truth_values_and_of_floats(rows, columns, least, most):
-  want = Band("q", "k", least, most, Fraction(0))
+  want = Band("q", "k", least, most, Fraction(0), sharp=True)
   seen = want.covers(distances(rows, columns))
   assert band_of(seen, "q", "k", LOWEST) == want
   for low in (-65504.0, -np.inf):
@@ -27,6 +27,20 @@ def test_of_truth_values_and_of_floats(rows, columns, least, most):
     found = band_of(added, "q", "k", LOWEST)
     assert (found.least, found.most) == (least, most)
     assert low <= found.outside <= LOWEST
+    assert found.sharp == np.isfinite(low)
+    assert found.sharp == found.text.endswith("else -65504 sharp")
+
+
+def test_a_band_that_leaves_something_open_is_not_sharp():
+  seen = np.tri(64, dtype=bool)
+  added = np.where(seen, 0, -65504).astype(np.float16)
+  assert band_of(seen, "q", "k", LOWEST).sharp and band_of(added, "q", "k", LOWEST).sharp
+  for at, value in (((9, 3), -1), ((9, 3), np.nan), ((3, 9), -np.inf)):
+    other = added.copy()
+    other[at] = value
+    assert not band_of(other, "q", "k", LOWEST).sharp
+  seen[9, 3] = False
+  assert not band_of(seen, "q", "k", LOWEST).sharp
 
 
 def test_none_where_nothing_is_left_out():

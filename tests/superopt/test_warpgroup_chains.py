@@ -22,7 +22,9 @@ def points(text=PROGRAMS["attention"], target=H100, **sizes):
 
 def test_the_code_generator_takes_them():
   graph, found = points()
-  assert len(found) == 12 and [us for us, _ in found] == sorted(us for us, _ in found)
+  kinds = [[us for us, p in found if p.teams == teams] for teams in (0, 1)]
+  assert [len(times) for times in kinds] == [12, 6] and all(times == sorted(times) for times in kinds)
+  assert {(p.teams, p.warps) for _, p in found} == {(0, 4), (0, 8), (0, 12), (1, 8), (1, 12)}
   for us, params in found:
     source = emit_kernel(graph, graph.kernels[0], params, ugraph_extents(graph, (params,), SIZES), H100)
     late = "unsigned late[" in source.text  # then a product stands in the loop and behind it

@@ -121,10 +121,13 @@ def tiled_source(graph, kernel, params, extents, target=H200):
 
 
 def drawn_mask(tensor, extents, rng):
-  """Nine of ten elements of its band; every eleventh row sees nothing."""
+  """Nine of ten elements of its band, and every eleventh row sees nothing; of a sharp one the band itself."""
   rows, columns = (extents[a] for a in tensor.axes)
   distance = np.arange(columns)[None, :] - np.arange(rows)[:, None]
-  seen = tensor.band.covers(distance) & (rng.random((rows, columns)) < 0.9)
+  seen = tensor.band.covers(distance)
+  if tensor.band.sharp:
+    return seen if tensor.dtype is DType.BOOL else np.where(seen, 0.0, float(tensor.band.outside))
+  seen &= rng.random((rows, columns)) < 0.9
   seen[3::11] = False
   if tensor.dtype is DType.BOOL:
     return seen

@@ -21,6 +21,8 @@
 // A kernel's parameter that is a TensorMap.
 #define PTX_TENSOR_MAP const __grid_constant__ ptx::TensorMap
 #define PTX_KERNEL(threads) extern "C" __global__ void PTX_BOUNDS(threads)
+// One block of which has a multiprocessor's registers to itself.
+#define PTX_LONE_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 // A kernel launched in clusters of (size, 1, 1) blocks; sm_90.
 #define PTX_CLUSTER_KERNEL(threads, size) \
   extern "C" __global__ void __cluster_dims__(size, 1, 1) PTX_BOUNDS(threads)
@@ -44,7 +46,9 @@ struct alignas(64) TensorMap {
 PTX_DEVICE int thread() { return static_cast<int>(threadIdx.x); }  // in the block
 PTX_DEVICE int lane() { return static_cast<int>(threadIdx.x & 31u); }
 PTX_DEVICE int warp() { return static_cast<int>(threadIdx.x >> 5); }
-PTX_DEVICE int warpgroup() { return static_cast<int>(threadIdx.x >> 7); }
+PTX_DEVICE int warpgroup() {  // of four warps; the compiler knows that a warp agrees on it
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x >> 7), 0);
+}
 PTX_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
 PTX_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
 PTX_DEVICE int block_z() { return static_cast<int>(blockIdx.z); }

@@ -43,6 +43,14 @@ PTX_DEVICE void wgmma_hold(float (&d)[2][J][2]) {
                  : "+f"(d[0][j][0]), "+f"(d[0][j][1]), "+f"(d[1][j][0]), "+f"(d[1][j][1])::"memory");
 }
 
+// What x is computed of is computed before the next wait for products: ptxas moves a wait in front of all
+// that does not need their results, and then nothing runs beside them. An event of the profiler under a
+// condition is what it keeps in its place, and as good as nothing to do.
+PTX_DEVICE void wgmma_beside(float x) {
+  asm volatile("{\n\t.reg .pred p;\n\tsetp.lt.f32 p, %0, 0fFF7FFFFF;\n\t@p pmevent 1;\n\t}" ::"f"(x)
+               : "memory");
+}
+
 // All warps of a warpgroup give registers of each thread back until it has N, or take some that others have given,
 // and wait until there are so many.
 template <int N>
@@ -59,6 +67,12 @@ PTX_DEVICE void registers_take() {
 PTX_DEVICE int pinned(int value) {
   asm volatile("" : "+r"(value));
   return value;
+}
+
+template <class T>
+PTX_DEVICE T* pinned(T* at) {
+  asm volatile("" : "+l"(at));
+  return at;
 }
 
 namespace device {

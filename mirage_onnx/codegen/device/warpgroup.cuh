@@ -42,6 +42,15 @@ PTX_DEVICE unsigned char one_of_pair(const unsigned char* first, int which) {
 // exp(x) for what becomes an operand of 16 bits: within 2^-22 (1 + |x|) of it, relatively, 0 below 2^-126.
 // expf takes three times as many instructions.
 PTX_DEVICE float exp_by_two(float x) { return ptx::ex2(x * 1.44269504f); }
+// exp(x + y) likewise, of y that many x have in common: what it costs is one multiply-add an x. Its rounding is
+// that of y, and so one factor for all of them.
+PTX_DEVICE float exp_by_two(float x, float y) {
+  return ptx::ex2(fmaf(x, 1.44269504f, y * 1.44269504f));
+}
+// exp(c x + y) likewise, of a constant c.
+PTX_DEVICE float exp_by_two(float x, float c, float y) {
+  return ptx::ex2(fmaf(x, c * 1.44269504f, y * 1.44269504f));
+}
 
 // erf(x) for results of 16 bits: within 1e-7. erfc(|x|) is two to the power of a polynomial (fitted to the
 // largest error of the result), which erff has, too, but for small |x|, where it is relatively exact.

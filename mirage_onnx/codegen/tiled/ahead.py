@@ -20,7 +20,7 @@ from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText, storage
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled import memory_text
-from mirage_onnx.codegen.tiled.copies import copy_tile
+from mirage_onnx.codegen.tiled.copies import Copying, copy_tile
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.lowered import Lowered
@@ -156,4 +156,4 @@ class AheadWriter:
       base = f"{tile.name}_ring"
       to = base if slot == "0" else f"{base} + ({slot}) * {tile.units}"
       threads = 32 * lowering.warps.total
-      copy_tile(self.writer, pieces, view, tile, own, firsts, to, threads, sizes)
+      copy_tile(self.writer, pieces, view, tile, own, firsts, to, Copying(threads), sizes)

@@ -7,6 +7,7 @@ one by one. What does not exist is filled with zeros.
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -15,10 +16,23 @@ from mirage_onnx.codegen.loads import TensorText, storage
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
+from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import DType
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile, in_chunks
 from mirage_onnx.lower.sizes import count, is_runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+  """So many threads copy, ``thread`` is the number of one of them.
+
+  ``far``: the chunks of a thread are whole rows apart: addresses differ by numbers.
+  """
+
+  threads: int
+  thread: str = "ptx::thread()"
+  far: bool = False
 
 
 def copy_tile(
@@ -29,7 +43,7 @@ def copy_tile(
   own: Mapping[str, Piece],
   firsts: Mapping[str, str],
   to: str,
-  threads: int,
+  by: Copying,
   sizes: Mapping[Piece, str] | None = None,
 ) -> None:
   """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later.
@@ -37,7 +51,7 @@ def copy_tile(
   Where rows are as long as only a launch knows, it goes by chunks if that is a multiple of them.
   """
   wide = tile.chunk
-  copy = partial(_copy, writer, pieces, view, tile, own, firsts, to, threads, sizes or {})
+  copy = partial(_copy, writer, pieces, view, tile, own, firsts, to, by, sizes or {})
   last = tile.order[-1].axis if tile.order else ""
   unknown = not in_chunks(view, tile) and is_runtime(pieces.extents, last)
   if unknown and in_chunks(TensorText.of(view.tensor, pieces.extents, {last: wide}), tile):
@@ -57,7 +71,7 @@ def _copy(
   own: Mapping[str, Piece],
   firsts: Mapping[str, str],
   to: str,
-  threads: int,
+  by: Copying,
   sizes: Mapping[Piece, str],
   chunk: int,
 ) -> None:
@@ -65,15 +79,18 @@ def _copy(
   counts = [p.length for p in tile.order]
   if counts:
     counts[-1] = -(-counts[-1] // chunk)
-  every = prod(counts)
-  head = f"for (int e = ptx::thread(); e < {every}; e += {threads})"
+  every, threads = prod(counts), by.threads
+  if by.far and tile.swizzled and every % threads == 0 and chunk > 1:
+    with ExitStack() as stack:
+      if _copy_far(writer, pieces, view, tile, own, firsts, to, by, sizes, stack):
+        return
   with ExitStack() as stack:
     if tile.swizzled and every % threads == 0:
       n = stack.enter_context(writer.loop("n", every // threads))
       stack.enter_context(writer.scope(n == "0"))
-      writer.line(f"const int e = {total('ptx::thread()', times(n, threads))};")
+      writer.line(f"const int e = {total(by.thread, times(n, threads))};")
     else:
-      stack.enter_context(writer.block(head))
+      stack.enter_context(writer.block(f"for (int e = {by.thread}; e < {every}; e += {threads})"))
     local: dict[Piece, str] = {}
     for p, length, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
       name = f"x_{p.name}"
@@ -121,6 +138,46 @@ def _copy(
     writer.line(f"const int bytes = {left};")
     source = f"bytes > 0 ? {view.address(index)} : {view.pointer}"
     writer.line(f"ptx::cp_async_16_zfill({place}, {source}, bytes);")
+
+
+def _copy_far(
+  writer: Writer, pieces: PiecesText, view: TensorText, tile: SharedTile, own: Mapping[str, Piece],
+  firsts: Mapping[str, str], to: str, by: Copying, sizes: Mapping[Piece, str], stack: ExitStack,
+) -> bool:  # fmt: skip
+  """As ``_copy``, of whole chunks; False if a thread's are not some rows apart, here and there."""
+  last, long = tile.order[-1], [p for p in tile.order[:-1] if p.length > 1]
+  chunks = last.length // tile.chunk
+  if len(long) != 1 or by.threads % (8 * chunks) or is_runtime(pieces.extents, last.axis):
+    return False
+  (rows,) = long
+  apart, axis = by.threads // chunks, next(a for a in view.tensor.axes if own[a] == rows)
+  stride = view.stride(axis)
+  if not isinstance(stride, int) or view.is_picked(axis) or pieces.extents[last.axis] % tile.chunk:
+    return False
+  ending, end = pieces.ends.get(view.tensor.name, ("", ""))
+  if ending not in ("", axis):
+    return False
+  stack.enter_context(writer.block())
+  writer.line(f"const int row = {by.thread} / {chunks};")
+  writer.line(f"const int column = {by.thread} % {chunks} * {tile.chunk};")
+  local = {p: "row" if p == rows else "column" if p == last else "0" for p in tile.order}
+  index = {a: total(firsts[a], local[own[a]]) for a in view.tensor.axes}
+  kind = storage(tile.dtype)
+  # Pinned, or the compiler keeps the addresses of all copies.
+  writer.line(f"const {kind}* from = ptx::pinned({view.address(index)});")
+  writer.line(f"{kind}* into = ptx::pinned({total(to, tile_offset(tile, local))});")
+  whole = last.exact or last.length == pieces.extents[last.axis]
+  with writer.loop("n", rows.length // apart) as n:
+    row = total("row", times(n, apart))
+    there = [] if rows.exact else [f"{row} < {sizes.get(rows) or pieces.size(rows)}"]
+    there += [f"{total(firsts[axis], row)} < {end}"] if ending else []
+    there += [] if whole else [f"column < {sizes.get(last) or pieces.size(last)}"]
+    place, source = (total(x, times(n, apart * each)) for x, each in (("into", WGMMA.step), ("from", stride)))
+    if there:
+      writer.line(f"ptx::cp_async_16_zfill({place}, {source}, {' && '.join(there)} ? 16 : 0);")
+    else:
+      writer.line(f"ptx::cp_async_16({place}, {source});")
+  return True
 
 
 def _zero(tile: SharedTile) -> str:

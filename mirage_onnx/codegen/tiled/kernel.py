@@ -1,6 +1,7 @@
 """A tiled kernel as a whole: thread graph, shared memory, prologue, loop, epilogue."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -12,6 +13,7 @@ from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
+from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.turns_text import TurnsText
@@ -26,11 +28,15 @@ from mirage_onnx.codegen.tiled.warpgroup_text import (
 from mirage_onnx.codegen.whole_text import source_of
 from mirage_onnx.instructions import INSTRUCTIONS
 from mirage_onnx.ir.ugraph import Kernel
+from mirage_onnx.lower.feed import Feed
 from mirage_onnx.lower.read_ahead import is_overtaken
-from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, Held, ThreadStep
+from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, Held, ThreadBarrier, ThreadStep
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
+
+#: What says of a loop's tiles that they are there, and that they are free.
+Ahead = AheadWriter | FeedText | RingFeedText
 
 
 def emit_tiled(
@@ -48,9 +54,15 @@ def emit_tiled(
   writer = Writer()
   values = ValueWriter(graph, plan.lowering, pieces, writer)
   emitter = _Emitter(threads, plan, pieces, values, writer, one)
-  feed = FeedText(values, pieces, threads, threads.feed, one) if threads.feed else None
-  given = [*one.given, *feed.parameters] if feed else one.given
-  with writer.kernel(kernel.name, threads.threads, threads.cluster, given):
+  feed: FeedText | RingFeedText | None = None
+  given = one.given
+  if isinstance(threads.feed, Feed):
+    feed = FeedText(values, pieces, threads, threads.feed, one)
+    given = [*one.given, *feed.parameters]
+  elif threads.feed:
+    feed = RingFeedText(values, pieces, plan.memory, threads.feed)
+  values.feed = feed if isinstance(feed, RingFeedText) else None
+  with writer.kernel(kernel.name, threads.threads, threads.cluster, given, alone=feed is not None):
     if target.has_pdl:
       writer.trigger(behind_wait=is_overtaken(graph, [kernel, *beside][-1], extents))
     if feed:
@@ -58,14 +70,16 @@ def emit_tiled(
     if target.has_pdl:
       writer.wait()
     emitter.prologue()
-    if feed:
+    if isinstance(feed, RingFeedText):
+      emitter.run_ring_fed(feed)
+    elif feed:
       emitter.run_fed(feed)
     else:
       emitter.run()
   headers = INSTRUCTIONS[params.instruction].headers
   return source_of(
     threads, writer, one.args, pdl=target.has_pdl, kernel=kernel, headers=headers, beside=beside,
-    maps=feed.maps if feed else (),
+    maps=feed.maps if isinstance(feed, FeedText) else (),
   )  # fmt: skip
 
 
@@ -102,11 +116,8 @@ class _Emitter:
     ahead = AheadWriter(self.values, self.plan.lowering, self.pieces, self.plan.memory)
     loop = threads.kernel.loop is not None and bool(steps.body)
     turns = TurnsText(self.values, self.pieces, self.plan.unseen) if self.plan.unseen else None
-    if turns:
-      turns.declare()
-      ahead.first = self.values.first = "first"
-    elif loop:
-      writer.line(f"const int steps = {self.pieces.steps};")
+    if loop:
+      self._declare_steps(turns, ahead)
     self._all(steps.before, ahead)
     if self.threads.standing:
       self._tiles(ahead)
@@ -115,7 +126,7 @@ class _Emitter:
       self._begin_states()
       with turns.around():
         ahead.begin()
-        self._iterate(ahead)
+        self._iterate(ahead, turns)
     else:
       if loop:
         ahead.begin()
@@ -124,6 +135,30 @@ class _Emitter:
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")
+
+  def _declare_steps(self, turns: TurnsText | None, ahead: AheadWriter | None) -> None:
+    if not turns:
+      self.writer.line(f"const int steps = {self.pieces.steps};")
+      return
+    turns.declare()
+    self.values.first = "first"
+    if ahead:
+      ahead.first = "first"
+
+  def run_ring_fed(self, feed: RingFeedText) -> None:
+    """As ``run``, where warps of their own copy."""
+    steps, plan = self.threads.steps, self.plan
+    turns = TurnsText(self.values, self.pieces, plan.unseen, feed) if plan.unseen else None
+    self._declare_steps(turns, None)
+    with feed.feeding(), turns.around(asks=False) if turns else nullcontext():
+      feed.feed()
+    with feed.computing():
+      self._all(steps.before, feed)
+      self._begin_states()
+      with turns.around() if turns else nullcontext():
+        self._iterate(feed, turns)
+      feed.done()
+      self._all(steps.after, feed)
 
   def run_fed(self, feed: FeedText) -> None:
     """As ``run``, where a warp of its own copies."""
@@ -135,7 +170,7 @@ class _Emitter:
 
     feed.blocks(tile)
 
-  def _loop(self, ahead: AheadWriter | FeedText, loop: bool) -> None:
+  def _loop(self, ahead: Ahead, loop: bool) -> None:
     """All iterations, with what begins in front of them and what they leave under way."""
     self._begin_states()
     if loop:
@@ -148,19 +183,29 @@ class _Emitter:
     for index in self.plan.lowering.widened:
       widened_text(self.values, index).begin(self.writer)
 
-  def _iterate(self, ahead: AheadWriter | FeedText) -> None:
-    writer = self.writer
+  def _iterate(self, ahead: Ahead, turns: TurnsText | None = None) -> None:
     begin_late(self.values)
+    names = self.values
+    kept = dict(names.names), set(names.issued), set(names.zeroed)
+    loops = turns.loops if turns else ((names.first, "steps", False),)
+    for first, end, whole in loops:
+      names.whole = whole
+      names.names, names.issued, names.zeroed = dict(kept[0]), set(kept[1]), set(kept[2])
+      self._steps(ahead, first, end)
+    names.whole = False
+    self._complete()
+    ahead.end()
+
+  def _steps(self, ahead: Ahead, first: str, end: str) -> None:
+    writer = self.writer
     writer.line("#pragma unroll 1")
-    with writer.block(f"for (int step = {self.values.first}; step < steps; ++step)"):
+    with writer.block(f"for (int step = {first}; step < {end}; ++step)"):
       self.pieces.declare_step(writer, "step")
       issue(self.values, self.plan.issued.body)
       self._all(self.threads.steps.body, ahead)
       if products := self.plan.lowering.under_way:
         writer.line(f"ptx::wgmma_wait<{len(products)}>();")
       ahead.behind()
-    self._complete()
-    ahead.end()
 
   def _tiles(self, ahead: AheadWriter) -> None:
     """One tile after the other; the first copies of the next are under way while one is finished."""
@@ -187,7 +232,8 @@ class _Emitter:
     """What the loop has left under way."""
     lowering, names = self.plan.lowering, self.values
     if lowering.late is not None:
-      issue_late(names, f"(steps - 1) % {lowering.stages}")
+      last = f"(used + {lowering.stages - 1}) % {lowering.stages}"
+      issue_late(names, last if names.feed else f"(steps - 1) % {lowering.stages}")
       settle_late(names)
     if not lowering.under_way:
       return
@@ -198,9 +244,11 @@ class _Emitter:
       unit = "".join("[0]" for _ in held.form.rest)
       self.writer.line(f"ptx::wgmma_hold({names.name(held)}{unit});")
 
-  def _all(self, steps: tuple[ThreadStep, ...], ahead: AheadWriter | FeedText) -> None:
+  def _all(self, steps: tuple[ThreadStep, ...], ahead: Ahead) -> None:
     for step in steps:
       if isinstance(step, Advance):
         ahead.advance()
-      elif not (isinstance(step, Copy) and step.tile in self.plan.memory.early):
+      elif self.values.feed and isinstance(step, ThreadBarrier):
+        self.values.feed.meet()
+      elif not (isinstance(step, Copy) and (self.values.feed or step.tile in self.plan.memory.early)):
         write_step(self.values, step)  # those copies began before the loop

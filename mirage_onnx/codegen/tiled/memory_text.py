@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mirage_onnx.codegen.grid_text import block_index, replicas
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText, tag
-from mirage_onnx.codegen.tiled.copies import copy_tile
+from mirage_onnx.codegen.tiled.copies import Copying, copy_tile
 from mirage_onnx.codegen.tiled.quads_text import in_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
@@ -108,7 +108,7 @@ def copy(w: ValueWriter, step: do.Copy) -> None:
   view, own = w.view(op.tensor), w.own(step.index)
   firsts = {a: w.pieces.first(p) for a, p in own.items()}
   threads = 32 * w.lowering.warps.total
-  copy_tile(w.writer, w.pieces, view, tile, own, firsts, tile.name, threads)
+  copy_tile(w.writer, w.pieces, view, tile, own, firsts, tile.name, Copying(threads))
 
 
 def read(w: ValueWriter, step: do.Read) -> None:

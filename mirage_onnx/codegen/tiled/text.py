@@ -11,6 +11,8 @@ from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.steps import Held, ThreadStep
 
 _LOWEST = "-3.4028235e38f"
+#: Registers of an accumulator that stands for what has been computed.
+_FEW = 4
 
 
 def write_step(w: ValueWriter, step: ThreadStep) -> None:
@@ -70,7 +72,7 @@ def _run(w: ValueWriter, step: do.ThreadRun) -> None:
   with w.walk(step.form) as spot:
     for index in step.ops:
       op = w.ops[index]
-      args = [w.element(a, spot) for a in op.args]
+      args = [w.element(a, spot) for a in w.operands(index)]
       one = op.op in CLUSTER
       value = w.taken(op, args[0]) if one else w.evaluated(index, args)
       w.writer.line(f"{w.element(index, spot)} = {value};", index)
@@ -85,7 +87,10 @@ def _update(w: ValueWriter, step: do.Update) -> None:
     if kind_of(w.ops[i].op) is Kind.PREVIOUS and w.ops[i].args[0] == step.index
   ]
   if w.lowering.late is not None and w.lowering.fused[w.lowering.late] == step.index:
+    _beside_late(w, step.index)
     settle_late(w)
+    if w.feed:
+      w.feed.late_has_ended()
   running = kind_of(op.op) is Kind.RUNNING
   for held in old if running else []:
     w.declare(held)
@@ -102,3 +107,14 @@ def _update(w: ValueWriter, step: do.Update) -> None:
           w.writer.line(f"{w.name(held)}{spot.subscript(form)} = {to};")
       value = f"{rule}::combine({to}, {w.taken(op, w.element(op.args[0], spot))})"
     w.writer.line(f"{to} = {value};", step.index)
+
+
+def _beside_late(w: ValueWriter, index: int) -> None:
+  """What an iteration has computed for the accumulators before this one is done beside the late product."""
+  for i in w.lowering.states:
+    form = w.lowering.forms[i]
+    few = w.lowering.warps.registers(form) <= _FEW
+    if i < index and few and kind_of(w.ops[i].op) in (Kind.ACCUMULATOR, Kind.RESCALED):
+      name = w.name(Held(i, form))
+      with w.walk(form) as spot:
+        w.writer.line(f"ptx::wgmma_beside({name}{spot.subscript(form)});")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mirage_onnx.codegen.grid_text import first_of
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
+from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.steps import Held
 from mirage_onnx.lower.unseen import Unseen
@@ -23,6 +24,7 @@ class TurnsText:
   values: ValueWriter
   pieces: PiecesText
   unseen: Unseen
+  feed: RingFeedText | None = None
 
   def declare(self) -> None:
     """``from`` and ``to``, the steps that see something, and the steps of a turn: ``first`` to ``steps``."""
@@ -43,20 +45,37 @@ class TurnsText:
       end = total(first, str(at.tile + band.most + step - 1)).replace("+ -", "- ")
       line(f"const int seen = ({end}) / {step};")
       line("const int to = seen > from ? at_most(seen, all) : from + 1;")
+    if self.splits:
+      behind = total(first, str((band.most or 0) + 1)).replace("+ -", "- ")
+      line(f"const int whole = at_least({behind}, 0) / {step};")
     line("int first = from;")
     line("int steps = to;")
     line("int turns = 1;")
 
+  @property
+  def splits(self) -> bool:
+    """Whether the first steps see all of a mask that is computed."""
+    band = self.unseen.band
+    return band.least is None and band in self.values.lowering.computed.values()
+
+  @property
+  def loops(self) -> tuple[tuple[str, str, bool], ...]:
+    """(first step, the step behind the last, whether masks hide nothing in them) of the loops of a turn."""
+    if not self.splits:
+      return (("first", "steps", False),)
+    between = "at_most(at_least(whole, first), steps)"
+    return ("first", between, True), (between, "steps", False)
+
   @contextmanager
-  def around(self) -> Iterator[None]:
-    """Inside stands a turn: all steps from ``first`` to ``steps``."""
+  def around(self, *, asks: bool = True) -> Iterator[None]:
+    """Inside stands a turn: all steps from ``first`` to ``steps``; unless it ``asks``, others know."""
     writer, band = self.values.writer, self.unseen.band
     both = band.least is not None and band.most is not None
     writer.line("#pragma unroll 1")
     with writer.block("for (int turn = 0; turn < turns; ++turn)"):
       writer.comment("Steps in which nothing is seen are for blocks with a row that sees nothing.")
       with writer.block("if (turn > 0)"):
-        if both:
+        if both and self.feed is None:
           writer.line("ptx::sync_block();")
         before, behind = ("turn == 1 ? 0 : to", "turn == 1 ? from : all") if both else ("", "")
         writer.line(f"first = {before or ('to' if band.least is None else '0')};")
@@ -64,13 +83,13 @@ class TurnsText:
       with writer.block("if (first < steps)"):
         yield
       with writer.block("if (turn == 0)"):
-        self._ask(3 if both else 2)
+        self._ask(3 if both else 2, asks)
 
-  def _ask(self, turns: int) -> None:
+  def _ask(self, turns: int, asks: bool) -> None:
     """Whether a row that exists has too low a maximum, which is for the block to know."""
     w = self.values
     w.writer.line("bool low = false;")
-    for index in self.unseen.running:
+    for index in self.unseen.running if asks else ():
       form, own = w.lowering.forms[index], w.own(index).values()
       name = w.name(Held(index, form))
       with w.walk(form) as spot:
@@ -78,5 +97,6 @@ class TurnsText:
         high = f"{name}{spot.subscript(form)} >= {self.unseen.floor!r}f"
         exists = " && ".join(spot.exists(own))
         w.writer.line(f"low |= {f'{exists} && ' if exists else ''}!({high});")
-    w.writer.line("const bool others = ptx::sync_any(low);")
+    vote = self.feed.vote("low") if self.feed else "ptx::sync_any(low)"
+    w.writer.line(f"const bool others = {vote};")
     w.writer.line(f"if (others) turns = {turns};")

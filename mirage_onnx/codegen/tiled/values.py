@@ -1,8 +1,12 @@
 """Values as text: register arrays, their elements, what is made or read where it is used."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.index_text import subscript, total
@@ -11,7 +15,8 @@ from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.spot import Spot, walk
 from mirage_onnx.codegen.tiled.tile_text import one_of_pair, tile_element
-from mirage_onnx.ir.block_ops import merge_of
+from mirage_onnx.ir.block_ops import Kind, kind_of, merge_of
+from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ugraph import BlockOp, Phase, UGraph
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.forms import Form
@@ -19,6 +24,9 @@ from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
+
+if TYPE_CHECKING:
+  from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 
 
 def conditional(conditions: Sequence[str], text: str) -> str:
@@ -29,6 +37,20 @@ def conditional(conditions: Sequence[str], text: str) -> str:
 def chosen(conditions: Sequence[str], value: str, otherwise: str) -> str:
   """An expression under conditions, if there are any."""
   return f"{' && '.join(conditions)} ? {value} : {otherwise}" if conditions else value
+
+
+def _folded(op: str, args: Sequence[str]) -> str | None:
+  """What is left of an operation where a mask is a number, if that is less than the operation."""
+  match op, args:
+    case "add", ["0.0f", x] | [x, "0.0f"]:
+      return x
+    case "cast", [("0.0f" | "1.0f") as x]:
+      return x
+    case "mul", ["1.0f", x] | [x, "1.0f"]:
+      return x
+    case "select", [("0.0f" | "1.0f") as truth, yes, no]:
+      return yes if truth == "1.0f" else no
+  return None
 
 
 def rule_of(op: str) -> str:
@@ -47,7 +69,8 @@ class ValueWriter:
   """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way.
 
   ``zeroed``: operands whose elements that do not exist have been made zeros (``tails.py``). ``first``: the
-  step with which the loop begins.
+  step with which the loop begins. ``feed``: what others copy for those that compute.
+  ``whole``: of masks that are computed all elements are seen.
   """
 
   graph: UGraph
@@ -58,6 +81,8 @@ class ValueWriter:
   issued: set[Held] = field(default_factory=set)
   zeroed: set[Held] = field(default_factory=set)
   first: str = "0"
+  feed: RingFeedText | None = None
+  whole: bool = False
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:
@@ -121,7 +146,9 @@ class ValueWriter:
       if op.op == "load":
         value = self.loaded(index, spot)
       else:
-        value = self.evaluated(index, [self.element(a, spot) for a in op.args])
+        value = self.evaluated(index, [self.element(a, spot) for a in self.operands(index)])
+      if self.whole and value in ("0.0f", "1.0f"):
+        return value
       spot.made[index] = f"u{index}{spot.tag}"
       self.writer.line(f"const float {spot.made[index]} = {value};", index)
     return spot.made[index]
@@ -129,6 +156,8 @@ class ValueWriter:
   def loaded(self, index: int, spot: Spot) -> str:
     """An element of a loaded tile; 0 where there is none."""
     own = self.own(index)
+    if index in self.lowering.computed:
+      return self._of_band(index, spot)
     spot.declare(own.values())
     home = self.lowering.homes.get(index)
     if home is None:
@@ -136,6 +165,20 @@ class ValueWriter:
       value = view.load(self.global_index(view, own, spot))
       return chosen(spot.exists(own.values()), value, "0.0f")
     return self.in_tile(self.lowering.tiles[home], own, spot)
+
+  def _of_band(self, index: int, spot: Spot) -> str:
+    """An element of a mask by its place; where a loop has only tiles that are seen, that is one number."""
+    band, own = self.lowering.computed[index], self.own(index)
+    truth = self.ops[index].dtype is DType.BOOL
+    inside, outside = ("1.0f", "0.0f") if truth else ("0.0f", literal(band.outside))
+    if self.whole:
+      return inside
+    spot.declare(own.values())
+    column, row = (total(self.pieces.first(own[a]), spot.known[own[a]]) for a in (band.columns, band.rows))
+    distance = f"{column} - ({row})"
+    ends = [f"{distance} >= {band.least}"] if band.least is not None else []
+    ends += [f"{distance} <= {band.most}"] if band.most is not None else []
+    return f"{' && '.join(ends)} ? {inside} : {outside}"
 
   def in_tile(self, tile: SharedTile, own: Mapping[str, Piece], spot: Spot) -> str:
     """An element of a shared tile, widened.
@@ -162,16 +205,83 @@ class ValueWriter:
     kept = self.ops[op.args[0]].dtype is op.dtype
     return text if kept else rounded(text, op.dtype)
 
+  def _number(self, index: int) -> float | None:
+    """What a value is where a mask that is computed hides nothing, if it is one number there."""
+    op = self.ops[index]
+    value = constant(op, self.lowering.extents)
+    if isinstance(value, Fraction):
+      return float(value)
+    if index in self.lowering.computed:
+      return float(op.dtype is DType.BOOL) if self.whole else None
+    return self._number(op.args[0]) if op.op == "cast" else None
+
+  def _same(self, index: int) -> int:
+    """The value that this one is, too, where masks hide nothing."""
+    op = self.ops[index]
+    if op.op == "add" and self.whole and op.dtype is DType.F32:
+      for zero, other in (op.args, op.args[::-1]):
+        if self._number(zero) == 0.0:
+          return self._same(other)
+    return index
+
+  def scaled(self, index: int) -> tuple[int, str] | None:
+    """The value of which this one is a positive multiple, held as it lies itself, and how often."""
+    index = self._same(index)
+    op, lowering = self.ops[index], self.lowering
+    if op.op != "mul" or op.dtype is not DType.F32 or not lowering.moderate or index not in lowering.forms:
+      return None
+    for factor, x in (op.args, op.args[::-1]):
+      number = constant(self.ops[factor], lowering.extents)
+      held = Held(x, lowering.forms[index]) in lowering.made
+      if isinstance(number, Fraction) and number > 0 and held and self.ops[x].dtype is DType.F32:
+        return x, literal(number)
+    return None
+
+  def operands(self, index: int) -> tuple[int, ...]:
+    """The values that ``evaluated`` takes elements of."""
+    shifted = self.shifted(index)
+    if shifted is None:
+      return self.ops[index].args
+    x, y = shifted.args
+    return (scaled[0] if (scaled := self.scaled(x)) else x), y
+
+  def shifted(self, index: int) -> BlockOp | None:
+    """The sum or difference that ``exp_by_two`` is of, if all of the loop share its second part.
+
+    Then that is multiplied once, and not for every element, and has to be far from infinite.
+    """
+    op, loop = self.ops[index], self.lowering.assignment.kernel.loop
+    inner = self.ops[op.args[0]] if op.op == "exp" and op.phase is Phase.LOOP else None
+    if inner is None or inner.op not in ("add", "sub") or inner.dtype is not op.dtype:
+      return None
+    x, y = (self.ops[a] for a in inner.args)
+    return inner if loop in x.axes and loop not in y.axes and self.lowering.moderate else None
+
+  def _is_whole_sum(self, index: int) -> bool:
+    """Whether a divisor is a sum that the loop rescales, and one for many elements."""
+    op = self.ops[index]
+    divisor = self.ops[op.args[1]]
+    return kind_of(divisor.op) is Kind.RESCALED and set(divisor.axes) < set(op.axes)
+
   def evaluated(self, index: int, args: list[str]) -> str:
     """An elementwise operation of these expressions.
 
     In kernels with wgmma two functions are as near as 16 bits need (device/warpgroup.cuh): exponentials in
-    the loop, which end in operands and sums of them, and ``erf`` where all results are of such a type.
+    the loop, which end in operands and sums of them, and ``erf`` where all results are of such a type. There
+    many elements are divided by one sum as they are multiplied by its reciprocal.
     """
     op, lowering = self.ops[index], self.lowering
     if lowering.warpgroup and op.op == "exp" and op.phase is Phase.LOOP:
+      if shifted := self.shifted(index):
+        scaled = self.scaled(shifted.args[0])
+        args = [args[0], *([scaled[1]] if scaled else []), f"-{args[1]}" if shifted.op == "sub" else args[1]]
+        return rounded(f"exp_by_two({', '.join(args)})", op.dtype)
       return rounded(f"exp_by_two({args[0]})", op.dtype)
     if lowering.warpgroup and op.op == "erf" and lowering.saves_halves:
       return rounded(f"erf_near({args[0]})", op.dtype)
+    if lowering.warpgroup and op.op == "div" and lowering.saves_halves and self._is_whole_sum(index):
+      return rounded(f"{args[0]} * (1.0f / {args[1]})", op.dtype)
+    if self.whole and (left := _folded(op.op, args)) is not None:
+      return rounded(left, op.dtype)
     narrow = not self.lowering.is_packed_only(index)
     return evaluate(self.ops, op, args, self.lowering.extents, narrow=narrow)

@@ -73,14 +73,17 @@ def contract_by_warpgroup(w: ValueWriter, step: do.Contract) -> None:
       line(f"ptx::wgmma_hold({accumulators});")
     _issue(w, step.index, accumulators, a_tile, "a", b, steps)
     if waits and not behind:
+      if w.feed and step.index == min(lowering.inside, default=-1):
+        w.feed.issued()
       line("ptx::wgmma_wait<0>();")
       line(f"ptx::wgmma_hold({accumulators});")
   if behind:
     # The late one of the iteration before goes beside what is done with these results.
     stages = lowering.stages
-    issue_late(
-      w, f"(step > {w.first} ? step + {stages - 1} : {'0' if w.first == '0' else 'step'}) % {stages}"
-    )
+    before = f"(step > {w.first} ? step + {stages - 1} : {'0' if w.first == '0' else 'step'}) % {stages}"
+    issue_late(w, w.feed.before if w.feed else before)
+    if w.feed:
+      w.feed.issued()
     line("ptx::wgmma_wait<1>();")
     line(f"ptx::wgmma_hold({accumulators});")
 

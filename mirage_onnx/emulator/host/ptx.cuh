@@ -11,6 +11,7 @@
 #define PTX_DEVICE inline __attribute__((always_inline))
 #define PTX_TENSOR_MAP const ptx::TensorMap
 #define PTX_KERNEL(threads) static void
+#define PTX_LONE_KERNEL(threads) static void
 #define PTX_CLUSTER_KERNEL(threads, size) static void
 
 namespace ptx {

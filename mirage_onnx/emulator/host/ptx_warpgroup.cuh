@@ -26,11 +26,16 @@ PTX_DEVICE void wgmma_hold(float (&d)[2][J][2]) {
   static_cast<void>(d);  // what is under way is poison
 }
 
+PTX_DEVICE void wgmma_beside(float x) { static_cast<void>(x); }
 template <int N>
 PTX_DEVICE void registers_give() {}
 template <int N>
 PTX_DEVICE void registers_take() {}
 PTX_DEVICE int pinned(int value) { return value; }
+template <class T>
+PTX_DEVICE T* pinned(T* at) {
+  return at;
+}
 
 namespace host {
 

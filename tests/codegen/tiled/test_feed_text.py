@@ -73,7 +73,7 @@ def test_compiles(name):
 @pytest.mark.parametrize(
   ("case", "why"),
   [
-    (by_wgmma(NORM, 64, 64, warps=4, teams=1, a0=256, a1=328), "more than a ring"),
+    (by_wgmma(NORM, 64, 64, warps=4, teams=2, a0=256, a1=328), "there are teams"),
     (by_wgmma(ACROSS, 64, 64, warps=4, teams=1, a0=256, a1=328), "rows along the depth"),
     (by_wgmma(PLAIN, 64, 64, warps=4, teams=1, a1=324), "multiples of 16 bytes"),
     (by_wgmma(PLAIN, 128, 64, warps=4, teams=1, sharing=2, a0=320), "not shared out by 2"),

@@ -59,3 +59,29 @@ PTX_KERNEL(128) near(const float* __restrict__ x, float* __restrict__ y) {
   assert (off <= 5.2e-5 * tail + 2.0**-23 * np.maximum(wide, 0) + 6.1e-9).all()
   assert y[8186] == x[8186] and y[8188] == np.inf and max(abs(y[8187]), abs(y[8189])) < 6.1e-9
   assert np.isnan(y[-2]) and y[-1] == 0
+
+
+def test_exponentials_with_a_shared_part():
+  """exp(x + y) and exp(c x + y) of all x are off by one factor, as y is rounded, and by what exp(x) is."""
+  text = """#include "ptx.cuh"
+#include "vector.cuh"
+#include "ptx_warpgroup.cuh"
+#include "warpgroup.cuh"
+PTX_KERNEL(128) near(const float* __restrict__ x, float* __restrict__ y, float* __restrict__ z) {
+  for (int i = ptx::thread(); i < 4096; i += 128) {
+    y[i] = exp_by_two(x[i], -77.7f);
+    z[i] = exp_by_two(x[i], 0.08837890625f, -77.7f);
+  }
+}
+"""
+  x = np.linspace(0, 77, 4096).astype(np.float32)
+  y, z = np.full_like(x, np.nan), np.full_like(x, np.nan)
+  compile_kernels([KernelSource("near", text, (1, 1, 1), 128, 1, 0, ("x", "y", "z"), False)]).run(
+    {"x": x, "y": y, "z": z}
+  )
+  for found, factor in ((y, 1.0), (z, 0.08837890625)):
+    exponent = factor * x.astype(np.float64) - np.float32(77.7)
+    off = found / np.exp(exponent) - 1
+    shared = np.median(off)
+    assert abs(shared) < 77.7 * 2.0**-23
+    assert (np.abs(off - shared) <= 2.0**-23 * (2 + np.abs(factor * x) + np.abs(exponent))).all()

@@ -1,0 +1,198 @@
+"""The text of blocks whose copies warps of their own make, for warpgroups in turns (``lower/ring_feed.py``).
+
+Barriers of the ring: ``full``, the copies of a tile have arrived, and ``free``, all warps that compute have
+read it. Both sides count the tiles that they have ``used``. Of two warpgroups that compute one issues its
+products while the other works on the results of its own.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mirage_onnx.codegen.loads import TensorText, storage
+from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled.copies import Copying, copy_tile
+from mirage_onnx.codegen.tiled.pieces_text import PiecesText
+from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.instructions import WGMMA
+from mirage_onnx.lower.lowered import Lowered
+from mirage_onnx.lower.pieces import STEP, Piece
+from mirage_onnx.lower.ring_feed import RingFeed
+from mirage_onnx.lower.smem_plan import MemoryPlan
+from mirage_onnx.lower.steps import Copy, ThreadBarrier
+
+#: The barrier of a vote; those of the warpgroups' turns are behind it.
+_VOTE = 1
+#: So many warpgroups take turns.
+TURNS: tuple[int, ...] = (2,)
+#: Threads that copy.
+_COPYING = 32 * WGMMA.warps
+
+
+@dataclass(slots=True)
+class RingFeedText:
+  """Stands in for ``AheadWriter``."""
+
+  values: ValueWriter
+  pieces: PiecesText
+  memory: MemoryPlan
+  own: RingFeed
+
+  @property
+  def writer(self) -> Writer:
+    return self.values.writer
+
+  @property
+  def lowering(self) -> Lowered:
+    return self.values.lowering
+
+  @property
+  def _groups(self) -> int:
+    """Warpgroups that compute."""
+    return self.own.warps // WGMMA.warps
+
+  @property
+  def _in_turns(self) -> bool:
+    return self._groups in TURNS
+
+  @property
+  def _pair(self) -> int:
+    """Threads of a warpgroup, and of the one in front of it."""
+    return 2 * _COPYING
+
+  @property
+  def _waits(self) -> bool:
+    """Whether what is copied before the loop is read there."""
+    return any(isinstance(s, ThreadBarrier) for s in self.memory.graph.before)
+
+  def barriers(self) -> None:
+    """They are there for all before any is used; needs nothing of the kernels in front."""
+    line, stages = self.writer.line, self.lowering.stages
+    line(f"ptx::U64* full = ptx::smem<ptx::U64>() + {self.own.barriers // 8};")
+    line(f"ptx::U64* free = full + {stages};")
+    if self._waits:
+      line(f"ptx::U64* ready = free + {stages};")
+    with self.writer.block("if (ptx::thread() == 0)"):
+      with self.writer.counted("n", stages):
+        line(f"ptx::mbarrier_init(full + n, {_COPYING});")
+        line(f"ptx::mbarrier_init(free + n, {self.own.warps});")
+      if self._waits:
+        line(f"ptx::mbarrier_init(ready, {_COPYING});")
+    line("ptx::sync_block();")
+
+  @contextmanager
+  def feeding(self) -> Iterator[None]:
+    """What the warps do that copy; inside stands ``feed``, in turns."""
+    line = self.writer.line
+    line("const int group = ptx::warpgroup();")
+    line("int used = 0;")
+    with self.writer.block(f"if (group == {self._groups})"):
+      line(f"ptx::registers_give<{self.own.registers[0]}>();")
+      line(f"const int feeder = ptx::thread() - {32 * self.own.warps};")
+      for step in self.memory.graph.before:
+        if isinstance(step, Copy):
+          tile, op = self.lowering.tiles[step.tile], self.values.ops[step.index]
+          self.writer.comment(f"%{step.index}: {op.tensor} to shared memory.")
+          self._copy(step.index, tile.name, self.pieces.first, "feeder")
+      if self._waits:
+        line("ptx::cp_async_mbarrier_arrive(ready);")
+      yield
+
+  def feed(self) -> None:
+    """The tiles of every step, as soon as there is room."""
+    line, lowering = self.writer.line, self.lowering
+    line("#pragma unroll 1")
+    with self.writer.block(f"for (int step = {self.values.first}; step < steps; ++step)"):
+      # Pinned, or the compiler keeps the addresses of all copies through the loop.
+      line("const int copier = ptx::pinned(feeder);")
+      line(f"const int slot = used % {lowering.stages};")
+      line(f"ptx::wait(free + slot, used / {lowering.stages} + 1 & 1);")
+      for index in lowering.ring:
+        tile = lowering.tiles[lowering.homes[index]]
+        self._copy(index, f"{tile.name}_ring + slot * {tile.units}", self._first, "copier")
+      line("ptx::cp_async_mbarrier_arrive(full + slot);")
+      line("++used;")
+
+  def _first(self, piece: Piece) -> str:
+    """Of a step."""
+    return self.pieces.first_at(piece, "step") if piece.levels.endswith(STEP) else self.pieces.first(piece)
+
+  def _copy(self, index: int, to: str, first: Callable[[Piece], str], thread: str) -> None:
+    lowering, ops = self.lowering, self.values.ops
+    own, tile = self.pieces.cut.of_value[index], lowering.tiles[lowering.homes[index]]
+    view = TensorText.of(self.values.graph.tensor(ops[index].tensor), lowering.extents, packed=True)
+    firsts = {a: first(p) for a, p in own.items()}
+    sizes = {p: self.pieces.left_at(p, "step") for p in own.values() if p.levels.endswith(STEP)}
+    by = Copying(_COPYING, thread, far=True)
+    copy_tile(self.writer, self.pieces, view, tile, own, firsts, to, by, sizes)
+
+  @contextmanager
+  def computing(self) -> Iterator[None]:
+    """What the others do."""
+    line = self.writer.line
+    with self.writer.block("else"):
+      line(f"ptx::registers_take<{self.own.registers[1]}>();")
+      if self._in_turns:
+        line(f"if (group == {self._groups - 1}) ptx::bar_arrive({_VOTE + 1}, {self._pair});")
+      yield
+
+  def done(self) -> None:
+    """Behind all iterations."""
+    if self._in_turns:
+      self.writer.line(f"if (group == 0) ptx::bar_sync({_VOTE + 1}, {self._pair});")
+
+  def meet(self) -> None:
+    """What is copied before the loop is there."""
+    self.writer.line("ptx::wait(ready, 0);")
+    self.writer.line("ptx::fence_proxy_async();")
+
+  def advance(self) -> None:
+    """The tiles of this iteration are there, and it is this warpgroup's turn."""
+    line, lowering, stages = self.writer.line, self.lowering, self.lowering.stages
+    line(f"const int slot = used % {stages};")
+    line(f"ptx::wait(full + slot, used / {stages} & 1);")
+    line("ptx::fence_proxy_async();")
+    ops = lowering.assignment.kernel.ops
+    for index in lowering.ring:
+      if lowering.late is not None and index == ops[lowering.late].args[1]:
+        continue  # whose tile is that of another step
+      tile = lowering.tiles[lowering.homes[index]]
+      line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + slot * {tile.units};")
+    if self._in_turns:
+      line(f"ptx::bar_sync({_VOTE + 1} + group, {self._pair});")
+
+  def issued(self) -> None:
+    """The products of an iteration have been issued: the other warpgroup may issue its own."""
+    if self._in_turns:
+      after = f"{_VOTE + 2} - group" if self._groups == 2 else f"{_VOTE + 1} + (group + 1) % {self._groups}"
+      self.writer.line(f"ptx::bar_arrive({after}, {self._pair});")
+
+  @property
+  def before(self) -> str:
+    """The tile of the ring that the iteration before has used, or this one if it is the first of a turn."""
+    stages = self.lowering.stages
+    return f"(step > {self.values.first} ? used + {stages - 1} : used) % {stages}"
+
+  def late_has_ended(self) -> None:
+    """The late product of the iteration before has, if there was one."""
+    with self.writer.block(f"if (step > {self.values.first})"):
+      self._free_last()
+
+  def behind(self) -> None:
+    """Behind an iteration."""
+    if self.lowering.late is None:
+      self.writer.line("warp_arrives<1>(free + slot);")
+    self.writer.line("++used;")
+
+  def end(self) -> None:
+    """Behind the last one of a turn."""
+    if self.lowering.late is not None:
+      self._free_last()
+
+  def _free_last(self) -> None:
+    stages = self.lowering.stages
+    self.writer.line(f"warp_arrives<1>(free + (used + {stages - 1}) % {stages});")
+
+  def vote(self, says: str) -> str:
+    """Whether any thread says so, an expression that every thread comes to."""
+    return f"ptx::bar_any({_VOTE}, {self.own.threads}, {says})"
