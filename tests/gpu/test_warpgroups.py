@@ -13,6 +13,7 @@ from mirage_onnx.tune.device import Gpu
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import NamedArray
+from tests.codegen.tiled.test_feed_text import FED as FED_PRODUCTS
 from tests.codegen.tiled.test_ring_feed_text import CASES as FED
 from tests.codegen.tiled.test_turns_text import CASES as BANDED
 from tests.codegen.tiled.test_warpgroup import ACROSS, PLAIN, RUN, STANDING, attention, by_wgmma, emit
@@ -22,6 +23,11 @@ pytestmark = pytest.mark.gpu
 CASES = {
   **RUN,
   **{f"standing {n}": c for n, c in enumerate(STANDING)},
+  **{f"fed, {name}": c for name, c in FED_PRODUCTS.items()},
+  "fed, many tiles": by_wgmma(PLAIN, 64, 64, warps=4, teams=2, a0=1600, a1=456, a2=2504),
+  "fed, many tiles that two share": by_wgmma(
+    PLAIN, 64, 64, warps=4, teams=2, sharing=2, a0=1664, a1=456, a2=2504
+  ),
   "many tiles": by_wgmma(PLAIN, 64, 64, warps=4, a0=1600, a1=456, a2=2504),
   "many tiles across": by_wgmma(ACROSS, 128, 64, warps=4, a0=1600, a1=456, a2=2504),
   "bf16": by_wgmma(PLAIN.replace("f16", "bf16"), 64, 128, a0=177, a1=328, a2=136),
