@@ -56,6 +56,7 @@ def optimize_one(seed, o, racer):
   from mirage_onnx.custom_op.arm_session import Arm
   from mirage_onnx.custom_op.race import Failed, Race
   from mirage_onnx.events import StageEnded
+  from mirage_onnx.tune.device import present_gpu
 
   folder = o.work / str(seed)
   folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,8 @@ def optimize_one(seed, o, racer):
   target = "h200" if o.cpu and not o.fake and o.target == "local" else o.target
   report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
   row = {
-    "seed": seed, **what, "optimize_s": round(time.monotonic() - start, 2), "stages": stages,
+    "seed": seed, **what, "gpu": "" if o.cpu else str(present_gpu()),
+    "optimize_s": round(time.monotonic() - start, 2), "stages": stages,
     "found": report["found"]["by_result"], "measured": report["measured"],
     "replaced": [
       {k: r[k] for k in ("ops", "count", "baseline_us", "predicted_us", "measured_us")}
