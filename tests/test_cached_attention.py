@@ -193,3 +193,13 @@ def test_keys_and_values_that_are_apart_have_regions():
   assert not found.rejections
   caches = {"present_k", "present_v"}
   assert {frozenset(caches), *(frozenset({c}) for c in caches)} <= {c.outputs for c in found.candidates}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("norms", [(), (np.ones(32, np.float16),) * 2])
+def test_both_caches_have_the_same_axes(apart, norms):
+  """So one kernel writes the new row of keys (turned, by halves) and of values."""
+  model = cached_step(1, 2, 4, 32, 70, apart=apart, norms=norms)
+  found = find_candidates(import_model(load_model(model)), TILED_STEPS)
+  (both,) = (c.region for c in found.candidates if len(c.outputs) == 2)
+  assert len(both.outputs) == 4 and len({o.axes for o in both.outputs}) == 1

@@ -8,6 +8,8 @@ Of n new tokens the last is in row ``lengths[b]``, or the first in row 0 where t
 that ends sooner, of which the tokens behind its end see all of it, and have rows that no run reads.
 """
 
+from itertools import pairwise
+
 from mirage_onnx.importer.causal import LARGEST
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.dot_products import (
@@ -56,6 +58,7 @@ def group_query_attention(c: Context) -> None:
     return
   there = c.elementwise("equal", place, lengths, dtype=DType.BOOL) if count == 1 else None
   k = _turned(c, k, _NORMS[1]) if c.uses(1) else k
+  v = _in_parts(c, v) if c.uses(2) else v
   for position, new, old in ((1, k, past[0]), (2, v, past[1])):
     if not c.uses(position):
       continue
@@ -64,6 +67,15 @@ def group_query_attention(c: Context) -> None:
     else:
       ahead = c.elementwise("sub", c.cast(place, DType.F32), _first_of(c, lengths, count))
       c.finish(with_rows(c, old, new, 2, ahead), position)
+
+
+def _in_parts(c: Context, v: Tensor) -> Tensor:
+  """Values in the parts that turned keys have, so that one kernel writes the rows of both."""
+  if not (c.attribute("do_rotary", 0) and c.uses(1)) or c.attribute("rotary_interleaved", 0):
+    return v
+  size, half = shape_of(v)[-1], shape_of(c.tensor(_COS))[1]
+  ends = sorted({0, half, 2 * half, size})
+  return c.concat([taken(c, v, 3, range(*part)) for part in pairwise(ends)], 3)
 
 
 def _finish_attended(

@@ -7,9 +7,10 @@ dimension is then the product of several. Dimensions of extent 1 are no axes: th
 tensor is broadcast.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations
 from math import prod
 
 from mirage_onnx.errors import RejectionError
@@ -66,16 +67,16 @@ class _Ties:
     elif step.op == "transpose":
       assert isinstance(step.attr, tuple)
       for j, i in enumerate(step.attr):
-        self._join(names[0], i, out, j)
+        self.join(names[0], i, out, j)
     elif step.op == "reshape":
       self._reshape(names[0], out)
     else:  # elementwise, expand, and reductions (which keep their dims): from the right
       for name in names:
         rank = len(shapes[name])
         for i in range(rank):
-          self._join(name, i, out, len(out_shape) - rank + i)
+          self.join(name, i, out, len(out_shape) - rank + i)
 
-  def _join(self, name: str, i: int, out: str, j: int) -> None:
+  def join(self, name: str, i: int, out: str, j: int) -> None:
     if self.shapes[name][i] > 1 and self.shapes[out][j] > 1:
       self.union.join((name, i), (out, j))
 
@@ -86,7 +87,7 @@ class _Ties:
       raise RejectionError("AXES_CONFLICT", str(e), (out,)) from None
     for before, after in found:
       if len(before) == len(after) == 1:
-        self._join(name, before[0], out, after[0])
+        self.join(name, before[0], out, after[0])
       else:
         left, right = (tuple((x, i) for i in own) for x, own in ((name, before), (out, after)))
         self.regroupings.append(Regrouping(left, right, out))
@@ -133,9 +134,12 @@ def _exponent(c: Operand) -> Fraction:
 
 
 def name_axes(
-  steps: tuple[Step, ...], inputs: Mapping[str, Shape], constants: Mapping[str, Constant]
-) -> NamedSteps:
+  steps: tuple[Step, ...], inputs: Mapping[str, Shape], constants: Mapping[str, Constant],
+  alike: Sequence[str] = (),
+) -> NamedSteps:  # fmt: skip
   """Axes and terms of ``steps``; ``inputs`` are the shapes of the tensors they read.
+
+  ``alike``: results that one kernel may make, so those of one shape have the same axes.
 
   Raises:
       RejectionError: AXES_CONFLICT where one tensor would have an axis twice, or where reshapes
@@ -145,6 +149,10 @@ def name_axes(
   ties = _Ties(shapes)
   for s in steps:
     ties.tie(s)
+  for a, b in combinations(alike, 2):
+    if shapes[a] == shapes[b]:
+      for i in range(len(shapes[a])):
+        ties.join(a, i, b, i)
   factors = ties.factors()
   label: dict[Atom, str] = {}
   extents: dict[str, int] = {}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.band import Band
@@ -55,7 +56,9 @@ def make_region(
   constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
   shapes = {i: program.shape(x) or () for i, x in found.inputs.items()}
   shapes |= {i: program.numbers(i) or () for i in constants}
-  named = name_axes(steps, shapes, constants)
+  # A step writes its rows of both caches together.
+  alike = outputs if all(by_name[n].op_type == CACHED for n in nodes) else ()
+  named = name_axes(steps, shapes, constants, alike)
   roots = {o: named.terms[o] for o in outputs}
   finite = {i for i, x in found.inputs.items() if x.dtype is not None and not x.dtype.is_float}
   named = replace(
