@@ -27,7 +27,7 @@ from mirage_onnx.custom_op.comparison import (
   NodePath,
 )
 from mirage_onnx.custom_op.defined import Defined
-from mirage_onnx.custom_op.difference import OutputDifference, worse
+from mirage_onnx.custom_op.difference import NEARBY, OutputDifference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
 from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
 from mirage_onnx.custom_op.in_double import run_in_double
@@ -49,6 +49,9 @@ from mirage_onnx.importer.steps_apart import apart_as_in
 
 if TYPE_CHECKING:
   import onnxruntime as ort
+
+
+_NEARBY_RUNS = 4
 
 
 def compare_models(
@@ -147,7 +150,10 @@ def compare_models(
     in_fp32, as_defined = cache(partial(_in_fp32, file, feeds)), cache(partial(defined.run, feeds))
     counted = measured(measure, loose_rows(left, pairs, feeds, wanted))
     runs = partial(shaken.runs, feeds)
-    one = partial(counted, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True, shaken=runs)
+    near = partial(_nearby, left, feeds)
+    one = partial(
+      counted, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True, shaken=runs, nearby=near
+    )
     for name, want in wanted.items():
       now = one(name, want, found[name])
       worst[name] = worse(worst[name], now) if name in worst else now
@@ -215,6 +221,18 @@ def _in_fp32(file: ModelFile, feeds: Mapping[str, np.ndarray]) -> dict[str, np.n
   """In float64 what has no 16-bit float."""
   run = run_widened if has_halves(file.proto) else run_in_double
   return run(file.proto, file.folder, feeds)
+
+
+def _nearby(
+  session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]
+) -> Iterator[Mapping[str, np.ndarray]]:
+  """Runs of the original on inputs of fp32 that are off by ``NEARBY``, the same in every process."""
+  rng = np.random.default_rng(0)
+  for _ in range(_NEARBY_RUNS):
+    yield run_session(session, {
+      n: (x * (1 + NEARBY * rng.standard_normal(x.shape))).astype(x.dtype) if x.dtype == np.float32 else x
+      for n, x in feeds.items()
+    })  # fmt: skip
 
 
 def _region_check(

@@ -19,6 +19,7 @@ from mirage_onnx.custom_op.difference import (
   excused,
   finite,
   is_near_at_edge,
+  near_constant,
   nearer,
   only,
   typical_row,
@@ -32,6 +33,10 @@ from mirage_onnx.custom_op.widen import HALF
 EDGE_SHARE = 0.01
 #: The outputs of the original by name, in every one of several runs with errors.
 ShakenRuns = Callable[[], Iterator[Mapping[str, np.ndarray]]]
+
+
+#: Rows of equal numbers.
+CONSTANT = "constant_rows"
 
 
 def _never() -> Iterator[Mapping[str, np.ndarray]]:
@@ -59,8 +64,12 @@ class Tolerances:
     as_defined: InFp32,
     whole: bool = False,
     shaken: ShakenRuns = _never,
+    nearby: ShakenRuns = _never,
   ) -> OutputDifference:
-    """``shaken``: runs of the original with errors; where the user gives a tolerance they are not asked."""
+    """``shaken``: runs of the original with errors; where the user gives a tolerance they are not asked.
+
+    ``nearby``: runs of it on inputs that are off by ``NEARBY``, likewise.
+    """
     floor = self._floors.setdefault(name, FLOOR * typical_row(want))
     limit = max(self._precision, RTOL.get(want.dtype.name, 0.0)) if self._rtol is None else self._rtol
     if want.dtype.kind in "biu":
@@ -83,7 +92,11 @@ class Tolerances:
       return found
     if want.dtype not in HALF:
       exact = only(counts(want, None, limit), exact) if kind in MASKED else exact
-      return nearer(found, want, got, exact, floor)
+      found = nearer(found, want, got, exact, floor)
+      if found.passed or kind != CONSTANT:
+        return found
+      near = (run[name] for run in nearby() if name in run)
+      return near_constant(found, want, got, exact, near, floor)
     defined = as_defined().get(name)
     if kind in (*MASKED, *HARD):
       where = counts(want, defined, limit)
