@@ -81,7 +81,7 @@ def remove_leftovers(target: Path, source: Path | None = None) -> None:
 
 def is_named_by_content(path: Path) -> bool:
   """Whether a file has a name of ``data_name``: another content would have another one."""
-  return re.fullmatch(rf".+\.[0-9a-f]{{{_DIGITS}}}\.data", path.name) is not None
+  return re.fullmatch(rf".+\.[0-9a-f]{{{DIGITS}}}\.data", path.name) is not None
 
 
 def _data_files(target: Path) -> list[Path]:
