@@ -11,7 +11,6 @@ of the logarithms, half of the kernels left out of the fit are shown, too), else
 """
 
 import argparse
-import json
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -27,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from kernel_times import every_kernel, hides_steps, name_of
 from protocol import print_table
-from rankings import graph_of, records, timed
+from rankings import graph_of, measured, records, timed
 
 from mirage_onnx.cost.counts import BlockCounts, counts_of
 from mirage_onnx.cost.kernel_time import CostWeights, share_of, time_us
@@ -67,17 +66,6 @@ def counted(target, work):
   moved = touched_bytes(graph, graph.kernels[at], extents)
   kind = type(threads.plan).__name__
   return name_of(entry, at, point), kind, counts_of(threads), moved, share_of(numbers[at])
-
-
-def measured(paths):
-  """name -> (numbers, us, bytes from memory, blocks) of the records."""
-  found = {}
-  for path in paths:
-    record = json.loads(path.read_text())
-    at = {c: i for i, c in enumerate(record["columns"])}
-    columns = [at[c] for c in ("params", "us", "dram_bytes", "blocks")]
-    found = {k[at["kernel"]]: tuple(k[c] for c in columns) for k in record["kernels"]} | found
-  return found
 
 
 def ordered(target):

@@ -35,3 +35,10 @@ def test_a_summary():
   assert (first, over) == pytest.approx((2.0, 2.0)) and off > over
   other = rankings.Ranked({"a": 4.0, "b": 2.0}, {"a": 4.0, "b": 2.0})
   assert rankings.summary([other]) == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_programs_by_both_formulas(capsys):
+  """Of the search's first programs the formula takes one that is nearly the fastest, its own costs do not."""
+  rankings.firsts_of_programs()
+  own, one = (float(line.split(": ")[1].split(",")[0]) for line in capsys.readouterr().out.splitlines())
+  assert len(rankings.programs()) >= 20 and one < 1.1 < 1.2 < own

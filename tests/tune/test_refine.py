@@ -126,7 +126,7 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
     taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
     return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
 
-  def measure_all(loaded, region, compiled, target, more, draws):
+  def measure_all(loaded, region, compiled, target, more, draws, weights):
     tried, others = [], compiled
     while others:
       tried += others
@@ -208,7 +208,7 @@ def test_they_are_timed_beside_the_others(monkeypatch, measure):
     asked.append([c.params[0].instruction for c in candidates])
     return [SimpleNamespace(candidate=c) for c in candidates[:keep]], []
 
-  def measure_all(loaded, region, compiled, target, more, given=None):
+  def measure_all(loaded, region, compiled, target, more, given=None, weights=None):
     tried, others = [], compiled
     while others:
       tried += others
