@@ -15,6 +15,7 @@ from mirage_onnx.ir.block_ops import ACCUMULATORS
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp
 from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.feed import Feed
 from mirage_onnx.lower.forms import Form, Side
 from mirage_onnx.lower.issued import in_pairs, pair_together
 from mirage_onnx.lower.row_graph import RowPlan
@@ -121,7 +122,7 @@ def counts_of(threads: ThreadGraph) -> BlockCounts:
 def _copied_by_others(threads: ThreadGraph, plan: TiledPlan) -> float:
   """Bytes that blocks that share copy for this one."""
   feed, lowering, spared = threads.feed, plan.lowering, 0.0
-  for fed in feed.tiles if feed else ():
+  for fed in feed.tiles if isinstance(feed, Feed) else ():
     tile = lowering.tiles[lowering.homes[fed.index]]
     size = tile.elements * tile.dtype.size_bytes * threads.pipeline.iterations
     spared += size * (1 - 1 / threads.sharing) if fed.shared else 0.0
