@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from small_models import Net, check_kernels, feeds, replaced_ops
 
 import mirage_onnx
 from mirage_onnx import judging
-from mirage_onnx.tune import refine
 from mirage_onnx.tune.refine import with_warpgroups
 
 
@@ -35,35 +33,6 @@ def test_linear_with_an_epilogue(fastest, rows, rng):
   model = net.model(y)
   result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
   assert fastest and {n.split("_")[0] for n in replaced_ops(result)} == {"MatMul", "Add", "Tanh"}
-  check_kernels(model, result, feeds(model, rng))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_of_warps_that_are_fed(monkeypatch, rng, causal):
-  """A warpgroup copies for two others; a causal mask is a constant, which the kernel does not read."""
-  found, chained = [], refine.chained_points
-
-  def points(*args):
-    return tuple(p for p in chained(*args[:-1], 20) if p[1].teams and p[1].warps == 8)[: args[-1]]
-
-  def timed(region, result, target):
-    every = with_warpgroups(region, result, target).candidates
-    own = [v for v in every if any(p.teams for p in v.candidate.params)]
-    found.extend(own)
-    return replace(result, candidates=tuple(own[:1]) or result.candidates)
-
-  monkeypatch.setattr(refine, "chained_points", points)
-
-  monkeypatch.setattr(judging, "as_expected", timed)
-  net = Net(seed=6)
-  q, k, v = (net.input(1, 2, 264, 64) for _ in range(3))
-  logits = net.Mul(net.MatMul(q, net.Transpose(k, perm=[0, 1, 3, 2])), 0.125)
-  if causal:
-    hidden = np.where(np.tri(264, dtype=bool), 0, -65504).astype(np.float16)
-    logits = net.Add(logits, net.constant(hidden))
-  model = net.model(net.MatMul(net.Softmax(logits), v))
-  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
-  assert found and {"MatMul", "Softmax"} <= {n.split("_")[0] for n in replaced_ops(result)}
   check_kernels(model, result, feeds(model, rng))
 
 

@@ -70,7 +70,7 @@ COLLECTIVES: dict[str, Spread] = {
   **dict.fromkeys(
     ("sync_warp", "shfl", "shfl_xor", "shfl_up", "shfl_down", "ballot", "any", "all",
      "mma_step", "warp_reduce", "quad_reduce", "movmatrix", "bar_sync",
-     "bar_arrive", "bar_any", "quad_turned", "warp_arrives", "warpgroup"),
+     "bar_arrive", "bar_any", "quad_turned", "warp_arrives", "agreed"),
     Spread.WARP,
   ),
   **{f: Spread.WARP for i in INSTRUCTIONS.values() if i.warps == 1 for f in (i.function, i.in_rows) if f},

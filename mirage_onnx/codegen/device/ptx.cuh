@@ -46,9 +46,9 @@ struct alignas(64) TensorMap {
 PTX_DEVICE int thread() { return static_cast<int>(threadIdx.x); }  // in the block
 PTX_DEVICE int lane() { return static_cast<int>(threadIdx.x & 31u); }
 PTX_DEVICE int warp() { return static_cast<int>(threadIdx.x >> 5); }
-PTX_DEVICE int warpgroup() {  // of four warps; the compiler knows that a warp agrees on it
-  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x >> 7), 0);
-}
+PTX_DEVICE int warpgroup() { return static_cast<int>(threadIdx.x >> 7); }
+// What all threads of a warp have, and the compiler knows it.
+PTX_DEVICE int agreed(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 PTX_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
 PTX_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
 PTX_DEVICE int block_z() { return static_cast<int>(blockIdx.z); }

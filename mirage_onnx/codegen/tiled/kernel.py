@@ -62,7 +62,8 @@ def emit_tiled(
   elif threads.feed:
     feed = RingFeedText(values, pieces, plan.memory, threads.feed)
   values.feed = feed if isinstance(feed, RingFeedText) else None
-  with writer.kernel(kernel.name, threads.threads, threads.cluster, given, alone=feed is not None):
+  alone = isinstance(feed, RingFeedText)
+  with writer.kernel(kernel.name, threads.threads, threads.cluster, given, alone=alone):
     if target.has_pdl:
       writer.trigger(behind_wait=is_overtaken(graph, [kernel, *beside][-1], extents))
     if feed:

@@ -36,12 +36,6 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
   held = Held(step.index, w.lowering.forms[step.index])
   neutral = f"{rule}::neutral()"
   name = w.declare(held, "0.0f" if rule == "Sum" else neutral)
-  apart = _apart(w, step, held)
-  if apart:
-    w.writer.line(f"float {apart}{w.shape(held.form)}[2];")
-    with w.walk(held.form) as spot:
-      part = f"{apart}{spot.subscript(held.form)}"
-      w.writer.line(f"{part}[0] = {part}[1] = {neutral};")
   own = w.own(op.args[0])
   gone = [own[a] for a in op.reduced]
   rolled = _rolled(w, op.args[0], step.source, set(gone))
@@ -60,27 +54,11 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
     # The largest multiple is the multiple of the largest.
     scaled = None if conditions or cleared or rule != "Max" else w.scaled(op.args[0])
     value = chosen(conditions, w.taken(op, w.element(scaled[0] if scaled else op.args[0], spot)), neutral)
-    to = f"{apart or name}{spot.subscript(held.form)}" + (f"[{spot.at['e']}]" if apart else "")
+    to = f"{name}{spot.subscript(held.form)}"
     w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
-  if apart:
-    with w.walk(held.form) as spot:
-      at = spot.subscript(held.form)
-      w.writer.line(f"{name}{at} = {rule}::combine({apart}{at}[0], {apart}{at}[1]);", step.index)
   if scaled:
     with w.walk(held.form) as spot:
       w.writer.line(f"{name}{spot.subscript(held.form)} *= {scaled[1]};", step.index)
-
-
-#: Columns of a lane from which on even and odd ones are folded apart: then half as many wait for each other.
-MANY = 1 << 30
-
-
-def _apart(w: ValueWriter, step: do.Fold, held: Held) -> str:
-  """The parts of a reduction of pairs, if they are folded apart; "" if not."""
-  source = step.source
-  pairs = bool(source.t) and source.lanes.pack == 2 and w.lowering.warps.tiles(source.t, 8) >= MANY
-  inner = not set(source.t) & {*held.form.g, *held.form.t}
-  return f"c{step.index}" if w.lowering.warpgroup and pairs and inner else ""
 
 
 def _rolled(w: ValueWriter, index: int, form: Form, gone: set[Piece]) -> tuple[str, ...]:

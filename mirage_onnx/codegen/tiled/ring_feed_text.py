@@ -84,7 +84,7 @@ class RingFeedText:
   def feeding(self) -> Iterator[None]:
     """What the warps do that copy; inside stands ``feed``, in turns."""
     line = self.writer.line
-    line("const int group = ptx::warpgroup();")
+    line("const int group = ptx::agreed(ptx::warpgroup());")
     line("int used = 0;")
     with self.writer.block(f"if (group == {self._groups})"):
       line(f"ptx::registers_give<{self.own.registers[0]}>();")

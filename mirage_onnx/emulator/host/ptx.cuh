@@ -33,6 +33,7 @@ PTX_DEVICE int thread() { return emu::thread(); }
 PTX_DEVICE int lane() { return emu::lane(); }
 PTX_DEVICE int warp() { return emu::thread() >> 5; }
 PTX_DEVICE int warpgroup() { return emu::thread() >> 7; }
+PTX_DEVICE int agreed(int value) { return value; }
 PTX_DEVICE int block_x() { return emu::block(0); }
 PTX_DEVICE int block_y() { return emu::block(1); }
 PTX_DEVICE int block_z() { return emu::block(2); }
