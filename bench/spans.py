@@ -29,7 +29,7 @@ WATCHED = (
   ("api", "_targets", "target"),
   ("api", "load_model", "load"),
   ("api", "checks_ahead", "checks ahead"),
-  ("api", "_warn_of_others", "other gpus"),
+  ("api", "_warn_of_gpus", "other gpus"),
   ("tune.rating", "Rating.with_rates", "rates"),
   ("tune.kept_tuning", "KeptTuning.outcome", "known before"),
   ("tune.kept_bench", "kept_times", "kept times"),

@@ -12,14 +12,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen.compile import compiled_elsewhere, compiler_text, of_one
-from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.errors import Rejection
 from mirage_onnx.search_workers import AGAIN, connected
 from mirage_onnx.target import Target
+
+if TYPE_CHECKING:  # a model with nothing to gain imports no code generator
+  from mirage_onnx.codegen.cubin import Cubin
 
 #: So many kernels are compiled here at once: who sends them elsewhere waits for the network as well.
 FEW = 2
@@ -31,6 +32,8 @@ def compiling_on(workers: int | str | None) -> Iterator[None]:
   if not isinstance(workers, str):
     yield
     return
+  from mirage_onnx.codegen.compile import compiled_elsewhere
+
   with compiled_elsewhere(ClusterCompiler(workers)):
     yield
 
@@ -47,6 +50,8 @@ class ClusterCompiler:
     """Of (text, name) what the compiler makes; None: to be compiled here."""
     if len(jobs) <= FEW:
       return [None] * len(jobs)
+    from mirage_onnx.codegen.compile import compiler_text
+
     with self._joining:
       if self._ray is None:
         self._ray = connected(self._workers)
@@ -70,5 +75,7 @@ class ClusterCompiler:
 
 def _there(data: bytes) -> bytes:
   """On a node: the result, or None with another compiler than was asked."""
+  from mirage_onnx.codegen.compile import compiler_text, of_one
+
   text, name, target, compiler = pickle.loads(data)
   return pickle.dumps(of_one(text, name, target) if compiler_text() == compiler else None)

@@ -87,7 +87,7 @@ def test_a_node_with_another_compiler_is_not_believed(nodes, monkeypatch):
   assert all(ClusterCompiler("auto")(jobs, H200))
   asked = [pickle.loads(data) for _, data in ray.tasks]
   assert [a[:2] for a in asked] == jobs
-  monkeypatch.setattr(cluster_compiler, "compiler_text", lambda: "another one")
+  monkeypatch.setattr("mirage_onnx.codegen.compile.compiler_text", lambda: "another one")
   assert pickle.loads(cluster_compiler._there(ray.tasks[0][1])) is None
 
 

@@ -48,13 +48,13 @@ def test_refused(change, reason):
     threads(**change)
 
 
-def test_copies_of_elements_are_refused():
-  """Rows of 391 elements of a mask do not begin at multiples of 16 bytes; one that is not read may."""
+@pytest.mark.parametrize("columns", [391, 392])
+def test_masks_that_lanes_read_are_refused(columns):
+  """With a mask in the ring, racecheck reported reads and one kernel was wrong on an H100; one not read may be."""
   for band, refused in (("..0 else 0", True), ("..0 else -65504 sharp", False)):
-    case = banded(banded_text(band, ADDED, kind="f16"), 128, 64, 3, a1=391, a3=330)
-    text = case.text
+    case = banded(banded_text(band, ADDED, kind="f16"), 128, 64, 3, a1=columns, a3=330)
     if refused:
-      with pytest.raises(RejectionError, match="by elements"):
-        threads(text=text, sizes=case.extents)
+      with pytest.raises(RejectionError, match="lanes read tiles"):
+        threads(text=case.text, sizes=case.extents)
     else:
-      assert threads(text=text, sizes=case.extents).feed
+      assert threads(text=case.text, sizes=case.extents).feed
