@@ -50,7 +50,7 @@ def test_refused(change, reason):
 
 @pytest.mark.parametrize("columns", [391, 392])
 def test_masks_that_lanes_read_are_refused(columns):
-  """With a mask in the ring, racecheck reported reads and one kernel was wrong on an H100; one not read may be."""
+  """With a mask in the ring, racecheck reported reads, and one was wrong on an H100; one not read may be."""
   for band, refused in (("..0 else 0", True), ("..0 else -65504 sharp", False)):
     case = banded(banded_text(band, ADDED, kind="f16"), 128, 64, 3, a1=columns, a3=330)
     if refused:
