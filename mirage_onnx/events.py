@@ -132,6 +132,17 @@ def both(first: Emit, second: Emit) -> Emit:
   return emit
 
 
+def at_stage(stage: str, begin: Callable[[], None], emit: Emit) -> Emit:
+  """``emit``, in front of which something begins with a stage."""
+
+  def told(event: Event) -> None:
+    if isinstance(event, StageStarted) and event.stage == stage:
+      begin()
+    emit(event)
+
+  return told
+
+
 def one_at_a_time(emit: Emit) -> Emit:
   """The consumer to which several threads may tell something at once."""
   lock = threading.RLock()

@@ -238,14 +238,13 @@ class RacerAhead:
   def beginning(self, original: Path, emit: events.Emit) -> events.Emit:
     """``emit``, which lets it begin where all is searched, if it waits then for times of regions."""
 
-    def told(event: events.Event) -> None:
-      if isinstance(event, events.StageStarted) and event.stage == "tune" and cache_folder("locks"):
+    def begin() -> None:
+      if cache_folder("locks"):
         racer = self.racer
         self._thread = threading.Thread(target=racer.begin, args=[str(original)], daemon=True, name="racer")
         self._thread.start()
-      emit(event)
 
-    return told
+    return events.at_stage("tune", begin, emit)
 
 
 def gate_of(

@@ -8,7 +8,7 @@ another. Blocks that share have the same part of one operand; each copies a piec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mirage_onnx.errors import RejectionError
@@ -109,8 +109,7 @@ def feed_of(
   tiles = tuple(
     _tile(graph, lowering, pieces, i, params.sharing if i == shared else 1, refuse) for i in lowering.ring
   )
-  barriers = memory.size
-  return Feed(params.teams, params.warps, params.sharing, axis, tiles, barriers)
+  return Feed(params.teams, params.warps, params.sharing, axis, tiles, memory.size)
 
 
 def blocks_of(feed: Feed, tiles: int, target: Target) -> int:
@@ -132,13 +131,12 @@ def _height(lowering: Lowered, index: int) -> int:
 
 def _tile(
   graph: UGraph, lowering: Lowered, pieces: Pieces, index: int, sharing: int,
-  refuse: object,
+  refuse: Callable[[str], RejectionError],
 ) -> FedTile:  # fmt: skip
   op = lowering.assignment.kernel.ops[index]
   tile = lowering.tiles[lowering.homes[index]]
   tensor = graph.tensor(op.tensor)
   own: Mapping[str, Piece] = pieces.of_value[index]
-  assert callable(refuse)
   if (
     not tile.swizzled or any(is_runtime(pieces.extents, a) for a in tensor.axes) or index in lowering.widened
   ):

@@ -53,13 +53,7 @@ class CheckProcess:
 
   def beginning(self, original: Path | bytes, emit: events.Emit) -> events.Emit:
     """``emit``, which lets it begin with the stage ``BEFORE``."""
-
-    def told(event: events.Event) -> None:
-      if isinstance(event, events.StageStarted) and event.stage == BEFORE:
-        self.begin(original)
-      emit(event)
-
-    return told
+    return events.at_stage(BEFORE, lambda: self.begin(original), emit)
 
   def __call__(self, question: stock_check.Question, seconds: float) -> Any:
     """As ``stock_check.Ask``; what began before has these seconds, too."""

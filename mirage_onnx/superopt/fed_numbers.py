@@ -7,13 +7,13 @@ rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product, zip_longest
+from itertools import product
 from math import ceil
 
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.lower.feed import barrier_bytes
-from mirage_onnx.superopt.warpgroup_numbers import Shape, lowered_fastest, warpgroup_points
+from mirage_onnx.superopt.warpgroup_numbers import Shape, in_turn, lowered_fastest, warpgroup_points
 from mirage_onnx.target import Target
 
 #: Rows and columns of a team's part, its warps, teams; some warpgroups share out columns.
@@ -40,9 +40,7 @@ def product_points(
   bench/results/h200/fed_products.json). ``counted``: a run counts sizes, and there are none of these.
   """
   fed = () if counted else fed_points(kernel, tensors, extents, target, keep)
-  others = warpgroup_points(kernel, tensors, extents, target, keep)
-  pairs = [sorted(filter(None, pair), key=lambda f: f[0]) for pair in zip_longest(fed, others)]
-  return tuple(found for pair in pairs for found in pair)[:keep]
+  return in_turn(fed, warpgroup_points(kernel, tensors, extents, target, keep))[:keep]
 
 
 def fed_points(

@@ -5,12 +5,12 @@ by one warp, and what is reduced over columns stays in it.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import product, zip_longest
+from itertools import product
 from math import prod
 
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
-from mirage_onnx.superopt.warpgroup_numbers import LEAST_ROWS, lowered_fastest
+from mirage_onnx.superopt.warpgroup_numbers import LEAST_ROWS, in_turn, lowered_fastest
 from mirage_onnx.target import Target
 
 _ROWS, _LOOP_TILES, _STAGES = (64, 128, 192), (64, 128), (2, 3)
@@ -56,10 +56,7 @@ def chained_points(
   if not feeding:
     return own
   fed = lowered_fastest(kernel, tensors, extents, target, _fed_points(kernel, extents, rows), keep)
-  # In turn, for how the two kinds compare is predicted roughly.
-  faster = [(_FED_TIME * us, p) for us, p in fed]
-  pairs = [sorted(filter(None, pair), key=lambda f: f[0]) for pair in zip_longest(own, faster)]
-  return tuple(found for pair in pairs for found in pair)[:keep]
+  return in_turn(own, ((_FED_TIME * us, p) for us, p in fed))[:keep]
 
 
 def _fed_points(kernel: Kernel, extents: Mapping[str, int], rows: str) -> Iterator[KernelParams]:

@@ -8,7 +8,7 @@ timed on an H100 says ``bench/rankings.py``.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import product, zip_longest
 from math import ceil, inf
 
 from mirage_onnx.cost.kernel_time import lowered_us
@@ -110,6 +110,12 @@ def _points(
 
 def _smem_bytes(shape: Shape, rows: int, columns: int, loop_tile: int, stages: int) -> int:
   return (rows * shape.row_bytes + columns * shape.column_bytes) * loop_tile * stages
+
+
+def in_turn(*kinds: Iterable[tuple[float, KernelParams]]) -> tuple[tuple[float, KernelParams], ...]:
+  """Points of all kinds, each in its order: how kinds compare is predicted roughly."""
+  ranks = (sorted(filter(None, rank), key=lambda f: f[0]) for rank in zip_longest(*kinds))
+  return tuple(found for rank in ranks for found in rank)
 
 
 def lowered_fastest(

@@ -23,8 +23,6 @@ from mirage_onnx.lower.steps import Copy, ThreadBarrier
 
 #: The barrier of a vote; those of the warpgroups' turns are behind it.
 _VOTE = 1
-#: So many warpgroups take turns.
-TURNS: tuple[int, ...] = (2,)
 #: Threads that copy.
 _COPYING = 32 * WGMMA.warps
 
@@ -53,7 +51,8 @@ class RingFeedText:
 
   @property
   def _in_turns(self) -> bool:
-    return self._groups in TURNS
+    """Two take turns."""
+    return self._groups == 2
 
   @property
   def _pair(self) -> int:
@@ -164,8 +163,7 @@ class RingFeedText:
   def issued(self) -> None:
     """The products of an iteration have been issued: the other warpgroup may issue its own."""
     if self._in_turns:
-      after = f"{_VOTE + 2} - group" if self._groups == 2 else f"{_VOTE + 1} + (group + 1) % {self._groups}"
-      self.writer.line(f"ptx::bar_arrive({after}, {self._pair});")
+      self.writer.line(f"ptx::bar_arrive({_VOTE + 2} - group, {self._pair});")
 
   @property
   def before(self) -> str:
