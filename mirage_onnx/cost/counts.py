@@ -20,6 +20,7 @@ from mirage_onnx.lower.forms import Form, Side
 from mirage_onnx.lower.issued import in_pairs, pair_together
 from mirage_onnx.lower.row_graph import RowPlan
 from mirage_onnx.lower.shared import SharedTile, in_chunks
+from mirage_onnx.lower.sizes import is_runtime
 from mirage_onnx.lower.stream_graph import StreamedPlan
 from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.lower.thread_graph import ThreadGraph
@@ -27,6 +28,8 @@ from mirage_onnx.lower.tiled_graph import TiledPlan
 
 #: Loads of a lane that are under way at a time where they are used at once.
 IN_FLIGHT = 10
+#: Elements that a thread of a copy has under way where they go one by one: the compiler unrolls such loops so.
+UNROLLED = 4
 
 
 @dataclass(slots=True)
@@ -367,6 +370,8 @@ class _Tiled:
     elements, size = often * tile.elements, tile.dtype.bits / 8
     found.load(elements, size, together)
     found.share(elements, size, together)
+    if together == 1 and not is_runtime(lowering.extents, tile.order[-1].axis if tile.order else ""):
+      found.trips += elements / (32 * self.plan.warps.total) / UNROLLED
 
   def _contract(self, step: do.Contract, often: float) -> None:
     warps, product = self.plan.warps, self.plan.lowering.assignment.products[step.index]

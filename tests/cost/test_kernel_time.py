@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import pytest
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
+from transposed_keys import transposed_keys
 
 from mirage_onnx.cost.counts import BlockCounts
 from mirage_onnx.cost.kernel_time import CostWeights, lowered_us, time_us
@@ -22,6 +23,13 @@ MEASURED_US = [
   ("gated_mlp_silu", "tile=8,8 cluster=1 loop_tile=0 warps=8 stages=1", 36.4),
   ("grouped_query", "tile=256,1,4 cluster=1 loop_tile=64 warps=4 stages=2", 16.5),
   ("vocabulary_log_partition", "tile=64,8 cluster=1 loop_tile=0 warps=8 stages=1", 121.9),
+]
+
+#: Attention over 3000 keys by ranks of 375, on an H200 (bench/streaming_rows.py, 2026-11-26).
+SHARES_US = [
+  ("tile=128,1 cluster=8 loop_tile=32 warps=1 stages=2", 347.0),
+  ("tile=128,1 cluster=8 loop_tile=16 warps=1 stages=4", 340.7),
+  ("tile=128,1 cluster=8 loop_tile=32 warps=2 stages=2", 129.0),
 ]
 
 
@@ -41,6 +49,16 @@ def expected(name, params):
 def test_expected_is_near_what_was_measured(name, params, time_us):
   found = expected(name, KernelParams.from_text(params))
   assert time_us / 1.5 < found < 1.5 * time_us
+
+
+@pytest.mark.parametrize(("params", "time_us"), SHARES_US)
+def test_elements_that_are_copied_one_by_one_are_waited_for(params, time_us):
+  graph, params = transposed_keys(), KernelParams.from_text(params)
+  extents = {"a0": 64, "a1": 3000, "a2": 128, "a3": 128}
+  found = lowered_us(graph, graph.kernels[0], extents, params, H200)
+  assert time_us / 1.4 < found < 1.4 * time_us
+  whole = lowered_us(graph, graph.kernels[0], extents | {"a1": 3072}, params, H200)
+  assert whole < 0.6 * found
 
 
 @pytest.mark.parametrize("name", [n for n, _, _ in MEASURED_US])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from goldens import GOLDENS, golden
+from transposed_keys import transposed_keys
 
 from mirage_onnx.cost import chip
 from mirage_onnx.cost import tiled as model
@@ -286,6 +287,33 @@ def test_no_clusters_where_the_target_has_none():
 def test_every_rank_of_a_cluster_has_work():
   for _, p in solved("attention_cluster", heads(1, 1, 5, 16), keep=50):
     assert -(-5 // p.cluster) * (p.cluster - 1) < 5
+
+
+def by_ranks(keys):
+  """Numbers of 64 heads on transposed keys, by size of the cluster."""
+  graph = transposed_keys()
+  extents = {"a0": 64, "a1": keys, "a2": 128, "a3": 128}
+  found = solve_tiled(graph.kernels[0], {t.name: t for t in graph.tensors}, extents, H200, keep=100_000)
+  return {c: [p for _, p in found if p.cluster == c] for c in {p.cluster for _, p in found}}
+
+
+def test_shares_of_an_operand_begin_between_its_chunks(monkeypatch):
+  """On an H100 ranks of 375 keys took 346 us, which copied key by key; no cluster took 69."""
+  assert set(by_ranks(3000)) == {1}
+  assert set(by_ranks(3072)) == {1, 2, 4, 8}
+  assert set(by_ranks(3008)) == {1, 2, 4, 8}  # of 376 keys
+  assert set(by_ranks(3024)) == {1, 2}
+  assert set(by_ranks(3001)) == {1, 2, 4, 8}  # which lie in no chunks anyway
+  with_shares = by_ranks(3000)
+  monkeypatch.setattr("mirage_onnx.superopt.tiled_numbers.LITTLE", 2.0)
+  without = by_ranks(3000)
+  assert set(without) == {1, 2, 4, 8}
+  assert with_shares[1] == without[1]
+
+
+def test_a_mask_may_be_copied_one_by_one():
+  """Keys lie apart, and of the mask a block has one row: shares of 375."""
+  assert any(p.cluster == 8 for _, p in solved("attention_cluster", heads(64, 1, 3000, 128)))
 
 
 def test_parts_of_unknown_number_are_sixteen():
