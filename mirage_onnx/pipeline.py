@@ -101,15 +101,15 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class OtherTarget:
-  """The instances that one more target replaces in the same file."""
+  """The instances that one more target replaces in the same file; ``late``: regions that its time left."""
 
   target: Target
   chosen: tuple[Chosen, ...]
+  late: int = 0
 
   def layer(self) -> Layer:
     """Its kernels."""
     from mirage_onnx.rewrite.apply import Layer
-
     return Layer(self.target, tuple((c.region, o.compiled) for c, o in self.chosen if o.compiled))
 
 

@@ -17,6 +17,7 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.pipeline import Options, OtherTarget, Run
 from mirage_onnx.target import Target
 from mirage_onnx.tune.other_gpu import least_margin
+from mirage_onnx.tune.outcome import cut_off
 
 if TYPE_CHECKING:
   from mirage_onnx.tune.lock import Lock
@@ -54,5 +55,5 @@ def run_several(
   own = replace(own, budget_s=options.budget_s, began=options.began)
   if not run.chosen:
     return run, own
-  others = tuple(OtherTarget(o.target, r.chosen) for r, o in done)
+  others = tuple(OtherTarget(o.target, r.chosen, len(cut_off(r.outcomes))) for r, o in done)
   return pipeline.with_these(replace(run, others=others), loaded, own, range(len(run.chosen))), own

@@ -57,7 +57,7 @@ def test_both_targets_have_kernels_in_the_file(written):
     ("h200", 1, 1),
     ("a100-80gb", 1, 1),
   ]
-  assert "replaced by target: h200 1 in 1 places, a100-80gb 1 in 1 places" in summary(report)
+  assert "replaced by target: h200 1 in 1 place, a100-80gb 1 in 1 place;" in summary(report)
   (node,) = model.graph.node
   texts = {f.domain: f.doc_string for f in model.functions}
   assert node.domain == "ai.mirage.v1.sm90a" and "original nodes" in texts["ai.mirage.v1.sm80"]
@@ -192,7 +192,7 @@ def test_on_the_command_line(folder, capsys, kept_searches):
   out = folder / "cli.onnx"
   with kept_searches("several"):
     assert main(["optimize", str(folder / "in.onnx"), "-o", str(out), "--target", BOTH]) == 0
-  assert "a100-80gb 1 in 1 places" in capsys.readouterr().err
+  assert "a100-80gb 1 in 1 place;" in capsys.readouterr().err
   assert main(["inspect", str(folder / "in.onnx"), "--target", BOTH]) != 0
   assert "TARGET_UNKNOWN" in capsys.readouterr().err
 

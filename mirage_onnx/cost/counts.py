@@ -26,10 +26,9 @@ from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
 
-#: Loads of a lane that are under way at a time where they are used at once.
-IN_FLIGHT = 10
-#: Elements that a thread of a copy has under way where they go one by one: the compiler unrolls such loops so.
-UNROLLED = 4
+#: Loads of a lane that are under way at a time where they are used at once; elements that a thread of a copy
+#: has under way where they go one by one, as the compiler unrolls such loops.
+IN_FLIGHT, UNROLLED = 10, 4
 
 
 @dataclass(slots=True)

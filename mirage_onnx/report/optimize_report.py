@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from mirage_onnx.pipeline import Run
+from mirage_onnx.pipeline import OtherTarget, Run
 from mirage_onnx.report.band import speedup_band
 from mirage_onnx.report.schema import CUT_OFF
 from mirage_onnx.target import Target
 from mirage_onnx.tune.declared_sizes import declared_sizes
-from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.outcome import Outcome, cut_off
 
 if TYPE_CHECKING:
   from mirage_onnx.racing import Gate
@@ -38,11 +38,14 @@ def model_report(run: Run) -> dict[str, Any] | None:
 
 def targets_report(run: Run, first: Target) -> list[dict[str, Any]]:
   """The fields of ``TargetReport`` of every target of a file for several; ``first``: what ``run`` is of."""
-  every = ((first, run.chosen), *((other.target, other.chosen) for other in run.others))
+  own = OtherTarget(first, run.chosen, len(cut_off(run.outcomes)))
   return [
-    {"name": t.name, "regions": len({o.region.key for _, o in chosen}), "custom_nodes": len(chosen)}
-    for t, chosen in every
-  ]
+    {
+      "name": t.target.name, "regions": len({o.region.key for _, o in t.chosen}),
+      "custom_nodes": len(t.chosen), "late": t.late,
+    }
+    for t in (own, *run.others)
+  ]  # fmt: skip
 
 
 def dimensions_report(run: Run, shapes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
@@ -89,11 +92,6 @@ def found_report(run: Run) -> dict[str, Any]:
     },
     "searched_in_part": sum(_in_part(o) for o in run.outcomes.values()),
   }
-
-
-def cut_off(run: Run) -> list[Outcome]:
-  """The regions that the budget, or an interruption, cut off."""
-  return [o for o in run.outcomes.values() if o.rejection and o.rejection.code in CUT_OFF]
 
 
 def unknown_nodes(run: Run, o: Outcome) -> int:

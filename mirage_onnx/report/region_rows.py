@@ -5,8 +5,8 @@ from typing import Any
 
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.pipeline import Run
-from mirage_onnx.report.optimize_report import cut_off, unknown_nodes
-from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.report.optimize_report import unknown_nodes
+from mirage_onnx.tune.outcome import Outcome, cut_off
 
 
 def region_rows(run: Run) -> list[dict[str, Any]]:
@@ -16,7 +16,7 @@ def region_rows(run: Run) -> list[dict[str, Any]]:
   rows = [_row(run, f"r{i}", o, counts[o.region.key]) for i, o in enumerate(replaced)]
   covered = {n for c, _ in run.chosen for n in c.nodes}
   refused: dict[str, Outcome] = {}
-  late = cut_off(run)
+  late = cut_off(run.outcomes)
   for o in run.outcomes.values():
     if o.rejection is None or o in late or set(o.region.nodes) & covered:
       continue

@@ -130,11 +130,15 @@ class FoundReport(Struct, frozen=True):
 
 
 class TargetReport(Struct, frozen=True):
-  """What a file for several GPUs has for one of them: distinct regions, and the custom nodes of them."""
+  """What a file for several GPUs has for one of them: distinct regions, and the custom nodes of them.
+
+  ``late``: regions that its share of the time left.
+  """
 
   name: str
   regions: int
   custom_nodes: int
+  late: int = 0
 
 
 class Report(Struct, frozen=True):

@@ -102,7 +102,11 @@ def _regions(report: Report) -> str:
 
 def _targets(report: Report) -> Iterator[str]:
   if report.targets:
-    each = (f"{t.name} {t.regions} in {t.custom_nodes} places" for t in report.targets)
+    each = (
+      f"{t.name} {t.regions} in {_counted(t.custom_nodes, 'place')}"
+      + (f" (its time left {_counted(t.late, 'region')})" if t.late else "")
+      for t in report.targets
+    )
     yield f"replaced by target: {', '.join(each)}; lines above are of {report.targets[0].name}"
 
 
@@ -127,7 +131,8 @@ def _next(report: Report) -> Iterator[str]:
     yield "next: nothing: ONNX Runtime keeps all of it (mirage-onnx explain MODEL NODE says why)"
   elif report.input and not _late(report):
     yield "next: " + shlex.join(("mirage-onnx", "inspect", report.input)) + " shows what could be fused"
-  if _late(report) and "INTERRUPTED" not in codes:  # there the command says where it goes on
+  late = _late(report) or any(t.late for t in report.targets)
+  if late and "INTERRUPTED" not in codes:  # there the command says where it goes on
     yield "next: the same command with a larger --budget goes on where this one ended"
   measured = any(r.choice == "measured" for r in report.regions)
   if not measured and codes & set(_MEASURABLE):

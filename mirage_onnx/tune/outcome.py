@@ -61,6 +61,11 @@ class Outcome:
     return self.result.candidates[0].candidate.predicted_us / (1 - margin)
 
 
+def cut_off(outcomes: Mapping[str, Outcome]) -> list[Outcome]:
+  """The regions that the budget, or an interruption, cut off."""
+  return [o for o in outcomes.values() if o.rejection and o.rejection.code in CUT_OFF]
+
+
 def grouped(candidates: Iterable[RegionCandidate], node_us: Mapping[str, float]) -> dict[str, Outcome]:
   """By region key: identical regions are searched once."""
   groups: dict[str, list[RegionCandidate]] = {}
