@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -39,22 +38,24 @@ SAMPLES, TRIED = 9, 60
 
 
 def numbered(graph, region, target, most):
-  """The best numbers of every kernel, combined; (predicted us, numbers), best first."""
+  """The best numbers of every kernel, combined; (predicted us, numbers), best first.
+
+  Those of a later kernel are the best for the parts that those of the earlier ones leave it.
+  """
   tensors = {t.name: t for t in graph.tensors}
-  extents, found = dict(region.extents), []
   each = most if len(graph.kernels) == 1 else max(2, round(most ** (1 / len(graph.kernels))))
+  sets = [(0.0, (), dict(region.extents))]
   for k in graph.kernels:
     family, _ = assign_layouts(k, tensors, tiled=True)
     parts = {part_axis(a, k.name): 1 for a in k.grid}
     assumed = {} if family is Family.TILED else parts
-    points = solver(family)(k, tensors, {**assumed, **extents}, target, keep=each)
-    if not points:
-      return []
-    found.append(points)
-    for a, tile in zip(k.grid, points[0][1].tile, strict=True):
-      extents[part_axis(a, k.name)] = -(-extents[a] // tile)
-  sets = [(sum(c.time_us for c, _ in p), tuple(q for _, q in p)) for p in product(*found)]
-  return sorted(sets, key=lambda s: s[0])[:most]
+    found = []
+    for us, numbers, extents in sets:
+      for cost, own in solver(family)(k, tensors, {**assumed, **extents}, target, keep=each):
+        made = {part_axis(a, k.name): -(-extents[a] // t) for a, t in zip(k.grid, own.tile, strict=True)}
+        found.append((us + cost.time_us, (*numbers, own), {**extents, **made}))
+    sets = sorted(found, key=lambda s: s[0])[:most]
+  return [(us, numbers) for us, numbers, _ in sets]
 
 
 def usual_weights(region):
