@@ -110,6 +110,7 @@ class OtherTarget:
   def layer(self) -> Layer:
     """Its kernels."""
     from mirage_onnx.rewrite.apply import Layer
+
     return Layer(self.target, tuple((c.region, o.compiled) for c, o in self.chosen if o.compiled))
 
 
@@ -167,8 +168,9 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     if options.lock is None:
       outcomes = _refused(outcomes, node_us, program, declared, options)
   if options.lock is not None:
-    found = Run(loaded.given, program, matches, (), outcomes, node_us)
-    return _replayed(loaded, found, declared, options, emit)
+    return _replayed(
+      loaded, Run(loaded.given, program, matches, (), outcomes, node_us), declared, options, emit
+    )
   if all(o.rejection for o in outcomes.values()):
     times = _times(program, (), node_us, options)
     return Run(loaded.given, program, matches, (), outcomes, node_us, times, declared.points)

@@ -1,4 +1,4 @@
-"""Attention over keys that lie transposed, the ranks of a cluster with shares of them, as a search finds it."""
+"""Attention over keys that lie transposed; the ranks of a cluster have shares of them. A search found it."""
 
 from mirage_onnx.ir import parse_ugraph
 
