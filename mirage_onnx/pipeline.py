@@ -119,8 +119,7 @@ class Run:
   """Everything a report needs; ``outcomes`` by region key, ``chosen`` the replaced instances.
 
   ``node_us``: times of nodes in ONNX Runtime, ``times`` of the whole; ``points``: the declared sizes.
-  ``others``: what the model has for further targets.
-  ``rival``: another choice, where kernels were measured: that of predictions (``tune/rival.py``).
+  ``others``: for further targets; ``rival``: what predictions choose, where kernels are measured.
   """
 
   model: onnx.ModelProto
@@ -168,9 +167,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     if options.lock is None:
       outcomes = _refused(outcomes, node_us, program, declared, options)
   if options.lock is not None:
-    return _replayed(
-      loaded, Run(loaded.given, program, matches, (), outcomes, node_us), declared, options, emit
-    )
+    found = Run(loaded.given, program, matches, (), outcomes, node_us)
+    return _replayed(loaded, found, declared, options, emit)
   if all(o.rejection for o in outcomes.values()):
     times = _times(program, (), node_us, options)
     return Run(loaded.given, program, matches, (), outcomes, node_us, times, declared.points)
