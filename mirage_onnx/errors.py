@@ -58,7 +58,10 @@ ERRORS: dict[str, Entry] = {
   ),
   "OUTPUT_IS_INPUT": Entry("the output path is the input path", "choose another -o"),
   "OUTPUT_UNWRITABLE": Entry("the output cannot be written", "choose a folder you can write to"),
-  "TARGET_UNKNOWN": Entry("there is no device profile of this name", "give one of these, or local"),
+  "TARGET_UNKNOWN": Entry(
+    "there is no device profile of this name",
+    "--target takes a GPU of docs/compatibility.md, an architecture (sm_89), or local",
+  ),
   "NO_GPU": Entry(
     "there is no GPU here that kernels are made for",
     "use --target NAME of the GPU that is meant: choices are predicted, kernels compiled without it",

@@ -11,6 +11,7 @@ so what was generated for such a GPU can be generated again from its name.
 
 import re
 from dataclasses import replace
+from difflib import get_close_matches
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.targets.architectures import ARCHITECTURES, TOO_OLD, Architecture
@@ -39,6 +40,8 @@ _NUMBER = re.compile(r"([345]0[5-9]0)(?!\d)")
 _DOTTED = re.compile(r"\s*(\d+)\.(\d)(a?)\s*")
 _SIZED = re.compile(r"sm(\d+a?)x(\d+)")
 _MOST_MULTIPROCESSORS = 1024
+#: How alike an unknown name is to one that was meant (``difflib``).
+LIKE = 0.75
 #: What drivers call GPUs; the others are rows of no GPU.
 _NAMED = frozenset(t.gpu for t in TARGETS.values() if t.name not in ARCHITECTURES)
 
@@ -67,9 +70,11 @@ def get_target(name: str) -> Target:
     why = f"it has no row; {arch} makes kernels that run on it ({arch}x46: for 46 multiprocessors)"
     raise MirageError("TARGET_UNKNOWN", f"no target {name!r}: {why}")
   known = ", ".join(dict.fromkeys((*TARGETS, *ARCHITECTURES)))
+  near = get_close_matches(plain, [*names, *_ALSO], 1, LIKE)
+  meant = f" (did you mean {(names.get(near[0]) or TARGETS[_ALSO[near[0]]]).name}?)" if near else ""
   raise MirageError(
     "TARGET_UNKNOWN",
-    f"no target {name!r}; known: {known}; sm_86x46 for a GPU of an architecture with 46 multiprocessors; "
+    f"no target {name!r}{meant}; known: {known}; sm_86x46 for a GPU of an architecture with 46 multiprocessors; "
     "local for the one that is here",
   )
 

@@ -106,6 +106,15 @@ def test_unknown_ones_are_told_what_there_is(said):
   assert "\n" not in line
 
 
+@pytest.mark.parametrize(
+  ("said", "meant"), [("rtx4900", "rtx4090"), ("b20", "b200"), ("RTX Pro 600", "rtx-pro-6000"), ("foo", "")]
+)
+def test_a_slip_is_told_what_was_meant(said, meant):
+  with refused("TARGET_UNKNOWN") as error:
+    get_target(said)
+  assert f"(did you mean {meant}?)" in error.value.line() if meant else "mean" not in error.value.line()
+
+
 def test_a_domain_is_a_gpu_with_its_instructions():
   """Of one whose kernels may be of either row, the one that has more."""
   assert target_of_domain("sm90a").instructions == ("wgmma",)
