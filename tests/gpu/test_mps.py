@@ -28,7 +28,7 @@ def daemon(tmp_path):
   env = {**os.environ, "CUDA_VISIBLE_DEVICES": first, **env}
   if subprocess.run([CONTROL, "-d"], env=env, check=False, timeout=30).returncode:
     pytest.skip("no daemon of MPS starts here")
-  yield env
+  yield env | {"CUDA_VISIBLE_DEVICES": "0"}  # of those that the daemon has
   subprocess.run([CONTROL], input="quit\n", text=True, env=env, check=False, timeout=60)
 
 
