@@ -44,6 +44,7 @@ from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.measure import gpu_of
 from mirage_onnx.tune.oracle import draw
+from mirage_onnx.tune.predict import expected_us
 from mirage_onnx.verify.equivalence import Proof
 from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.weights import sample_weights
@@ -90,10 +91,12 @@ def regions_again(loaded, case, keys):
 
 
 def programs(region, target):
-  """The best programs for a region and a target, as text."""
+  """The best programs for a region and a target, as text: by predictions and by the search, in turn."""
   prove, space = prover(region, derived=True), space_of(region)
   found = search(region, target, prove, bound=SearchBound(), space=space, budget_s=SEARCH_S)
-  kept = [v.candidate for v in found.candidates][:KEPT]
+  ranked = [v.candidate for v in found.candidates]
+  expected = sorted(ranked, key=lambda c: expected_us(region, c, target))
+  kept = list(dict.fromkeys(c for pair in zip(expected, ranked, strict=True) for c in pair))[:KEPT]
   return [
     {"ugraph": print_ugraph(c.ugraph), "params": [p.to_text() for p in c.params], "us": c.predicted_us}
     for c in kept
