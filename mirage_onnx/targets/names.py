@@ -74,8 +74,8 @@ def get_target(name: str) -> Target:
   meant = f" (did you mean {(names.get(near[0]) or TARGETS[_ALSO[near[0]]]).name}?)" if near else ""
   raise MirageError(
     "TARGET_UNKNOWN",
-    f"no target {name!r}{meant}; known: {known}; sm_86x46 for a GPU of an architecture with 46 multiprocessors; "
-    "local for the one that is here",
+    f"no target {name!r}{meant}; known: {known}; sm_86x46 for a GPU of an architecture with 46 "
+    "multiprocessors; local for the one that is here",
   )
 
 
