@@ -29,9 +29,8 @@ def matmul_nbits(c: Context) -> None:
   blocks = k // block
   if scales.dtype is not a.dtype:
     raise c.reject(f"scales are {scales.dtype}, the activations {a.dtype}", "DTYPE")
-  if a.dtype is None or not a.dtype.is_half:
-    reason = f"activations are {a.dtype}: kernels multiply packed weights with 16-bit ones"
-    raise c.reject(reason, "DTYPE")
+  if a.dtype is None or not (a.dtype.is_half or a.dtype is DType.F32):
+    raise c.reject(f"activations are {a.dtype}", "DTYPE")
   _check_elements(c, scales, n * blocks, "scales")
   _check_elements(c, c.tensor(1), n * k * dtype.bits // 8, "weights")
   if c.tensor(1).dtype is not DType.U8:

@@ -4,7 +4,7 @@
 // several in a byte the first has the lowest bits. S4 and S8 are stored in two's complement, and become those
 // where they are taken out of memory: the bits kFlip of a word turn. A lane of a streaming kernel has 8 * Eights consecutive
 // ones of a row (Lane), 16 bytes or more, and widens eight of them for each step of mma.
-// Needs ptx.cuh and vector.cuh, included before.
+// Needs ptx.cuh, vector.cuh and numeric.cuh, included before.
 #pragma once
 
 struct Q2 {
@@ -211,4 +211,38 @@ PTX_DEVICE Eight<T> product8(const Eight<T>& a, const Eight<T>& b) {
   Eight<T> e;
   e.v = {two(a.v.x, b.v.x), two(a.v.y, b.v.y), two(a.v.z, b.v.z), two(a.v.w, b.v.w)};
   return e;
+}
+
+// ---- products in fp32, by multiply-adds --------------------------------------------------------
+//
+// Lane (g, t) has depth 8t .. 8t+7 of columns g and g + 8, and of row g of a tile of eight rows. Each row goes
+// around the lanes; what they sum up over their own depth is added up over the quad behind the loop.
+
+// The eight of row `row`, which the lanes of its group have.
+PTX_DEVICE void row_of(const float (&rows)[8], int row, float (&to)[8]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) to[j] = ptx::shfl(rows[j], 4 * row + ptx::lane() % 4);
+}
+
+PTX_DEVICE void multiply8(float (&sums)[2], const float (&low)[8], const float (&high)[8],
+                          const float (&row)[8]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    sums[0] = fmaf(low[j], row[j], sums[0]);
+    sums[1] = fmaf(high[j], row[j], sums[1]);
+  }
+}
+
+// Sums of the lanes to where mma has them: rows 2t and 2t + 1 of columns g and g + 8.
+template <int Rows>
+PTX_DEVICE void to_accumulator(float (&d)[4], const float (&sums)[Rows][2]) {
+  const int t = ptx::lane() % 4;
+#pragma unroll
+  for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = quad_reduce<Sum>(sums[r][h]);
+      if (t == r / 2) d[2 * h + r % 2] = sum;
+    }
+  }
 }
