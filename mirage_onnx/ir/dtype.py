@@ -1,5 +1,7 @@
 """Element types and their rounding on the host."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 
 import ml_dtypes
@@ -55,6 +57,13 @@ class DType(StrEnum):
   def is_four(self) -> bool:
     """True for ONNX's integers of 4 bits: custom operators are given their bytes."""
     return self in (DType.U4, DType.I4)
+
+  @property
+  def in_memory(self) -> DType:
+    """What a tensor of this type is for those who only know bytes: of integers, several may be in one."""
+    if not (self.is_packed or self.is_four):
+      return self
+    return DType.I8 if self is DType.S8 else DType.U8
 
   @property
   def integers(self) -> tuple[int, int]:
