@@ -47,7 +47,8 @@ from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.weights import sample_weights
 
 MS = "com.microsoft"
-#: name: (K, N, bits, block, what else: "norm" before it, a "pair" gated behind one, a "gate" alone, "fp32" activations).
+#: name: (K, N, bits, block, what else: "norm" before it, a "pair" gated behind one, a "gate" alone, or all of
+#: it in "fp32").
 CASES = {
   "4096x4096 b32": (4096, 4096, 4, 32, ""),
   "4096x4096 b128": (4096, 4096, 4, 128, ""),

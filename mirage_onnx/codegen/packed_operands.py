@@ -73,7 +73,8 @@ class PackedText(PackedOperand):
     if self.repeat == 1:
       return f"unpack8<{self.view.tag}>({slot}, {part}, {to});"
     element = self.element(slot, part)
-    return f"{to} = {element};" if self.view.tensor.dtype is DType.F32 else f"{to} = {self.view.tag}::widen({element});"
+    is_wide = self.view.tensor.dtype is DType.F32
+    return f"{to} = {element};" if is_wide else f"{to} = {self.view.tag}::widen({element});"
 
 
 def one(half: DType) -> str:

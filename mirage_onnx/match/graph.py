@@ -121,13 +121,13 @@ class Graph:
     return own.get(name, name in self._moved and name not in node.outputs)
 
   def _made_of_weights(self, node: Node) -> dict[str, bool]:
-    """Of every result of the node's steps, whether it is made of nothing but weights."""
+    """Of every result of the node's steps, whether it is made of nothing but weights and numbers."""
     if node.name not in self._own:
       own = self._own.setdefault(node.name, {})
       weights = self.program.weights
       for s in node.steps:
         own[s.output.name] = all(
-          isinstance(i, str) and (i in weights or own.get(i, i in self._moved)) for i in s.inputs
+          not isinstance(i, str) or i in weights or own.get(i, i in self._moved) for i in s.inputs
         )
     return self._own[node.name]
 

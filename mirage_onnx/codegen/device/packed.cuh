@@ -215,7 +215,7 @@ PTX_DEVICE Eight<T> product8(const Eight<T>& a, const Eight<T>& b) {
 
 // ---- products in fp32, by multiply-adds --------------------------------------------------------
 //
-// Lane (g, t) has depth 8t .. 8t+7 of columns g and g + 8, and of row g of a tile of eight rows. Each row goes
+// Lane (g, t) has depth 8t .. 8t+7 of columns g and g + 8, and of row g of a tile of eight. Each row goes
 // around the lanes; what they sum up over their own depth is added up over the quad behind the loop.
 
 // The eight of row `row`, which the lanes of its group have.
