@@ -13,13 +13,14 @@ from mirage_onnx.lower.tensor_view import Picked, TensorView, check_held, runtim
 TAGS = {
   DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32",
   DType.BOOL: "Bool", DType.I32: "I32", DType.I64: "I64", DType.Q2: "Q2", DType.Q4: "Q4",
-  DType.Q8: "Q8", DType.S4: "S4", DType.S8: "S8",
+  DType.Q8: "Q8", DType.S4: "S4", DType.S8: "S8", DType.P4M3: "P4M3", DType.P5M2: "P5M2",
 }  # fmt: skip
 _STORAGE = {
   DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float",
   DType.BOOL: "unsigned char", DType.I32: "int", DType.I64: "long long",
   DType.Q2: "unsigned char", DType.Q4: "unsigned char", DType.Q8: "unsigned char",
-  DType.S4: "unsigned char", DType.S8: "unsigned char",
+  DType.S4: "unsigned char", DType.S8: "unsigned char", DType.P4M3: "unsigned char",
+  DType.P5M2: "unsigned char",
 }  # fmt: skip
 
 

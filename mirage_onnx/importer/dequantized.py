@@ -5,12 +5,15 @@ A weight is scale x (integer - zero point); products that read it take the packe
 
 from math import prod
 
+import numpy as np
+
 from mirage_onnx.importer.context import Context, Value, const, shape_of
 from mirage_onnx.ir import DType, Tensor
 
-#: The types of what is stored -> those of the integers, and the zero point where there is none.
+#: The types of what is stored -> those of the numbers, and the zero point where there is none.
 PACKED = {
   DType.U8: (DType.Q8, -128), DType.I8: (DType.S8, 0), DType.U4: (DType.Q4, -8), DType.I4: (DType.S4, 0),
+  DType.E4M3: (DType.P4M3, 0), DType.E5M2: (DType.P5M2, 0),
 }  # fmt: skip
 
 
@@ -71,6 +74,10 @@ def _zero_point(c: Context, dtype: DType, nothing: int) -> Value | None:
   values = c.known(2)
   if values is None:
     raise c.reject(f"zero points {zero.name!r} are not constant")
+  if dtype.is_float8:
+    if np.asarray(values, np.float32).any():
+      raise c.reject(f"zero points of {c.tensor(0).name!r}, floats of 8 bits, are not 0", "DTYPE")
+    return None
   if values.size and (values == values.reshape(-1)[0]).all() and _fits(c, 2):
     number = int(values.reshape(-1)[0]) + nothing
     return const(number) if number else None

@@ -24,7 +24,7 @@ def test_as_onnxruntime_computes_it(data):
     (block or 1) * data.draw(st.integers(1, 5), "n") * 2,
   )
   how = {
-    "kind": data.draw(st.sampled_from(["u8", "i8", "u4", "i4"]), "kind"),
+    "kind": data.draw(st.sampled_from(["u8", "i8", "u4", "i4", "e4m3", "e5m2"]), "kind"),
     "zero": data.draw(st.sampled_from(["", "same", "own"]), "zero"),
     "seed": data.draw(st.integers(0, 99), "seed"),
   }

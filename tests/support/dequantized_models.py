@@ -8,11 +8,15 @@ from small_models import Net
 KINDS = {
   "u8": (np.uint8, 0, 256), "i8": (np.int8, -128, 128),
   "u4": (ml_dtypes.uint4, 0, 16), "i4": (ml_dtypes.int4, -8, 8),
+  "e4m3": (ml_dtypes.float8_e4m3fn, -128, 128), "e5m2": (ml_dtypes.float8_e5m2, -128, 128),
 }  # fmt: skip
 
 
 def widened(net, shape, axis, *, kind="u8", block=0, zero="", scale=1.0):
-  """DequantizeLinear of random integers; ``axis`` None: of the whole tensor. ``zero``: "", "same", "own"."""
+  """DequantizeLinear of random numbers; ``axis`` None: of the whole tensor. ``zero``: "", "same", "own".
+
+  Zero points of floats are 0.
+  """
   dtype, low, high = KINDS[kind]
   q = net.constant(net.rng.integers(low, high, shape), dtype)
   scale = scale * 256 / (high - low)
@@ -23,7 +27,7 @@ def widened(net, shape, axis, *, kind="u8", block=0, zero="", scale=1.0):
     own = ()
   inputs = [q, net.constant(scale * net.rng.uniform(0.5, 1.5, own) / 80)]
   if zero:
-    drawn = net.rng.integers(low, high, own if zero == "own" else ())
+    drawn = net.rng.integers(low, high, own if zero == "own" else ()) * (kind[0] != "e")
     inputs.append(net.constant(np.broadcast_to(drawn, own), dtype))
   how = {} if axis is None else {"axis": axis}
   return net.DequantizeLinear(*inputs, **how, **({"block_size": block} if block else {}))
