@@ -14,6 +14,8 @@ from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.importer.graph import nodes_of
 
 _NAME = "accuracy_level"
+#: The same of products behind a DequantizeLinear, of which onnxruntime makes such operators: none (0).
+IN_FULL = ("session.qdq_matmulnbits_accuracy_level", "0")
 
 
 def in_full(model: Model, folder: str | None) -> tuple[Model, str | None]:

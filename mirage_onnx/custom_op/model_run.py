@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from mirage_onnx.custom_op.full_products import in_full
+from mirage_onnx.custom_op.full_products import IN_FULL, in_full
 from mirage_onnx.custom_op.model_nodes import Model
 from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntime
 from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession
@@ -60,6 +60,7 @@ def open_session(model: Model, how: How, external_folder: str | None = None) -> 
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
   if how.provider == "cpu":
     model, external_folder = in_full(model, external_folder)
+    options.add_session_config_entry(*IN_FULL)
   if external_folder:
     options.add_session_config_entry(EXTERNAL_FOLDER_KEY, external_folder)
   wanted = CUDA_PROVIDER if how.provider == "cuda" else CPU_PROVIDER
