@@ -33,7 +33,7 @@ CASES = (
 #: uniform, whatever its logits are, and (mask - max(mask + logit)) + logit is another program.
 MASKED = ("masked", "masked throughout")
 
-#: Of the largest fp32: whether a sum of more overflows on its way hangs on its order, in the original as well.
+#: Of the largest fp32: whether a sum of more overflows on its way hangs on its order, in originals as well.
 IN_SUMS = 2.0**-20
 #: Further cases where real weights are given, on which values only have to be finite where those of the
 #: original are: of the ends of types, of which interval analysis knows little where some inputs overflow.

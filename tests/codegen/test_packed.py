@@ -46,7 +46,9 @@ def kernel(dtype, half, apart):
   return KernelSource("k", text, (1, 1, 1), 256, 1, 0, ("q", "s", "z", "y", "f"), False)
 
 
-CASES = [(d, h, a) for d in EIGHTS if not d.is_float8 for h in HALF for a in (False, True) if d.bits == 4 or not a]
+CASES = [
+  (d, h, a) for d in EIGHTS if not d.is_float8 for h in HALF for a in (False, True) if d.bits == 4 or not a
+]
 
 
 @pytest.mark.parametrize(("dtype", "half", "apart"), CASES)

@@ -50,4 +50,5 @@ def test_other_models_are_given_on_as_they_are(tmp_path):
   assert in_full(empty, None) == (empty, None)
   named_so = product()
   named_so.graph.node[0].name = "accuracy_level"
-  assert in_full(content := named_so.SerializeToString(), None)[0] is content
+  content = named_so.SerializeToString()
+  assert in_full(content, None)[0] is content

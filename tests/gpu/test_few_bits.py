@@ -5,6 +5,7 @@ import onnxruntime as ort
 import pytest
 from dequantized_models import dequantized
 from packed_models import norm
+from region_meaning import meant
 from small_models import feeds
 
 import mirage_onnx
@@ -56,12 +57,11 @@ def check(model, near, tmp_path):
   mirage_onnx.optimize(source, out, target="h200", workers=1)
   values = feeds(model, np.random.default_rng(0))
   gpu = Gpu(H200)
-  want = OrtRun(gpu, str(source), values).results()
   optimized = OrtRun(gpu, str(out), values, make=mirage_onnx.InferenceSession)
   launches = mirage_onnx.launches(optimized.session)
   assert launches and all(launches.values()), launches
-  (y,), (expected,) = (r.values() for r in (optimized.results(), want))
-  y, expected = y.astype(float), expected.astype(float)
+  (y,), expected = optimized.results().values(), meant(model, values)  # fp32 of ONNX Runtime may be TF32
+  y = y.astype(float)
   assert np.linalg.norm(y - expected) <= near * np.linalg.norm(expected)
 
 
