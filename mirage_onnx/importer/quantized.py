@@ -93,7 +93,7 @@ def _less_zero(c: Context, q: Tensor, shape: tuple[int, int], block: int, dtype:
   """
   zero, (n, k) = c.tensor(3), shape
   blocks = k // block
-  if zero.dtype is q.dtype and dtype.bits < 8:
+  if zero.dtype is not None and zero.dtype is q.dtype and dtype.bits < 8:
     _check_elements(c, zero, n * blocks, "zero points")
     own = c.stored(zero, shape, (n, blocks), (1, block), zero.dtype)
     whole = c.elementwise("sub", c.widen(q), const(dtype.integers[0]))
