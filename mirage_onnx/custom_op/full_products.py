@@ -14,8 +14,9 @@ from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.importer.graph import nodes_of
 
 _NAME = "accuracy_level"
-#: The same of products behind a DequantizeLinear, of which onnxruntime makes such operators: none (0).
-IN_FULL = ("session.qdq_matmulnbits_accuracy_level", "0")
+#: What onnxruntime's CPU sessions make of DequantizeLinear beside products and its CUDA sessions do not: such
+#: operators that round, and products of integers.
+IN_FULL = {"session.qdq_matmulnbits_accuracy_level": "0", "session.disable_quant_qdq": "1"}
 
 
 def in_full(model: Model, folder: str | None) -> tuple[Model, str | None]:

@@ -60,7 +60,8 @@ def open_session(model: Model, how: How, external_folder: str | None = None) -> 
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
   if how.provider == "cpu":
     model, external_folder = in_full(model, external_folder)
-    options.add_session_config_entry(*IN_FULL)
+    for entry in IN_FULL.items():
+      options.add_session_config_entry(*entry)
   if external_folder:
     options.add_session_config_entry(EXTERNAL_FOLDER_KEY, external_folder)
   wanted = CUDA_PROVIDER if how.provider == "cuda" else CPU_PROVIDER

@@ -25,7 +25,8 @@ def dequantize_linear(c: Context) -> None:
   """
   x, scale = c.tensor(0), c.tensor(1)
   if not c.is_known(0):
-    raise c.reject(f"{x.name!r}, which it widens, is no weight")
+    _widened_activations(c, x)
+    return
   if x.dtype is DType.I32:
     _widened_bias(c, x)
     return
@@ -45,6 +46,25 @@ def dequantize_linear(c: Context) -> None:
   if zero is not None:
     q = c.elementwise("sub", q, zero)
   c.finish(c.elementwise("mul", q, _scale(c, 1, None)))
+
+
+def _widened_activations(c: Context, x: Tensor) -> None:
+  """Integers of 8 bits that a run brings, less one zero point, times a scale: of the tensor, or an axis."""
+  if x.dtype is None or not x.dtype.is_byte:
+    raise c.reject(f"{x.name!r}, which it widens, is no weight, but {x.dtype}")
+  if c.attribute("block_size", 0) or c.tensor(1).dtype is not c.output().dtype:
+    raise c.reject(f"{x.name!r}, which it widens, is no weight, and has a scale of its own for every block")
+  if c.has(2) and c.tensor(2).dtype is not x.dtype:
+    raise c.reject(f"zero points are {c.tensor(2).dtype}, what is widened {x.dtype}", "DTYPE")
+  y = c.cast(x, DType.F32)
+  if c.has(2):
+    zero = c.known(2)
+    if zero is None or not zero.size or (zero != zero.reshape(-1)[0]).any():
+      raise c.reject(f"zero points of {x.name!r} are not one number that no run changes")
+    if zero.any():
+      y = c.elementwise("sub", y, const(int(zero.reshape(-1)[0])))
+  scale = _scale(c, 1, None)
+  c.finish(c.elementwise("mul", y, c.widen(scale) if isinstance(scale, Tensor) else scale))
 
 
 def _widened_bias(c: Context, x: Tensor) -> None:

@@ -90,6 +90,11 @@ class DType(StrEnum):
     return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
 
   @property
+  def is_byte(self) -> bool:
+    """True for integers of 8 bits, which kernels read as inputs only, and widen there."""
+    return self in (DType.I8, DType.U8)
+
+  @property
   def is_computed(self) -> bool:
     """Whether programs compute with it.
 

@@ -62,6 +62,10 @@ class Graph:
       tensor = self.program.tensors.get(name)
       if not name or name in self.program.constants or name in packed:
         continue
+      if (
+        tensor is not None and tensor.dtype is not None and tensor.dtype.is_byte and _is_only_cast(node, name)
+      ):
+        continue
       if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
         return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
       if self.program.numbers(name) is None:
@@ -250,3 +254,9 @@ def permutes(step: Step) -> bool:
   assert isinstance(step.attr, tuple)
   kept = [i for i, n in zip(step.attr, step.output.shape or (), strict=True) if n != 1]
   return kept != sorted(kept)
+
+
+def _is_only_cast(node: Node, name: str) -> bool:
+  """Whether a node reads a tensor, and makes nothing of it but floats."""
+  users = [s for s in node.steps if name in s.inputs]
+  return bool(users) and all(s.op == "cast" for s in users)

@@ -2,6 +2,7 @@
 
 import ml_dtypes
 import numpy as np
+from onnx import TensorProto
 from packed_models import model_of
 from small_models import Net
 
@@ -31,6 +32,27 @@ def widened(net, shape, axis, *, kind="u8", block=0, zero="", scale=1.0):
     inputs.append(net.constant(np.broadcast_to(drawn, own), dtype))
   how = {} if axis is None else {"axis": axis}
   return net.DequantizeLinear(*inputs, **how, **({"block_size": block} if block else {}))
+
+
+def between(rows=2, k=512, n=96, *, dtype=np.float16, kind=np.int8, point=3, axis=None, seed=0, **how):
+  """A product of activations that are integers with such weights; ``axis``: of scales of the activations."""
+  net = Net(dtype, seed=seed, opset=21)
+  x = net.input(rows, k, dtype=kind)
+  size = () if axis is None else (rows, k)[axis]
+  scale = net.constant(net.rng.uniform(0.5, 1.5, size) / 80)
+  zero = [] if point is None else [net.constant(np.full(size, point), kind)]
+  activations = net.DequantizeLinear(x, scale, *zero, **({} if axis is None else {"axis": axis}))
+  return net.model(net.MatMul(activations, widened(net, (k, n), 1, scale=k**-0.5, **how)))
+
+
+def integers(model, seed=0):
+  """Feeds of such a model."""
+  rng, (x,) = np.random.default_rng(seed), model.graph.input
+  shape = [d.dim_value for d in x.type.tensor_type.shape.dim]
+  is_signed = x.type.tensor_type.elem_type == TensorProto.INT8
+  return {x.name: rng.integers(-128, 128, shape).astype(np.int8)} if is_signed else {
+    x.name: rng.integers(0, 256, shape).astype(np.uint8)
+  }  # fmt: skip
 
 
 def dequantized(rows=2, k=512, n=96, *, axis=None, form="kn", dtype=np.float16, seed=0, **how):
