@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from protocol import facts, print_table, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +47,8 @@ from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.weights import sample_weights
 
 MS = "com.microsoft"
-#: name: (K, N, bits, block, what else: "norm" before it, a "pair" gated behind one, a "gate" alone).
+#: name: (K, N, bits, block, what else: "norm" before it, a "pair" gated behind one, a "gate" alone, or all of
+#: it in "fp32").
 CASES = {
   "4096x4096 b32": (4096, 4096, 4, 32, ""),
   "4096x4096 b128": (4096, 4096, 4, 128, ""),
@@ -58,13 +59,17 @@ CASES = {
   "norm 4096x14336 pair b128": (4096, 14336, 4, 128, "pair"),
   "4096x14336 gate b128": (4096, 14336, 4, 128, "gate"),
   "4096x14336 8 bits b128": (4096, 14336, 8, 128, ""),
+  "fp32 4096x14336 b32": (4096, 14336, 4, 32, "fp32"),
+  "fp32 14336x4096 b32": (14336, 4096, 4, 32, "fp32"),
+  "fp32 4096x4096 8 bits b128": (4096, 4096, 8, 128, "fp32"),
 }
 SWEPT, SAMPLES, REPLAYS = 5, 21, 16
 COLUMNS = [(w, a) for w in ("cold_us", "warm_us") for a in ("ours", "ort", "fp16")]
 
 
 def model_of(k, n, bits, block, kind, rows, fp16=False):
-  """The model of a case; ``fp16``: with weights of 16 bits in its place."""
+  """The model of a case; ``fp16``: with weights of the activations' type in its place."""
+  dtype = np.float32 if kind == "fp32" else np.float16
   rng = np.random.default_rng(0)
   nodes, weights = [], []
 
@@ -74,20 +79,20 @@ def model_of(k, n, bits, block, kind, rows, fp16=False):
 
   def product(x, name):
     if fp16:
-      w = np.resize(rng.standard_normal(1 << 20).astype(np.float16) * np.float16(k**-0.5), (k, n))
+      w = np.resize(rng.standard_normal(1 << 20).astype(dtype) * dtype(k**-0.5), (k, n))
       nodes.append(helper.make_node("MatMul", [x, constant(f"{name}w", w)], [name], name=name))
       return name
     shape = (n, k // block)
     b = constant(f"{name}b", rng.integers(0, 256, (*shape, block * bits // 8), np.uint8))
     scale = rng.uniform(0.5, 1.5, shape) * (2.0 ** (4 - bits)) * 0.2 / k**0.5
-    inputs = [x, b, constant(f"{name}s", scale.astype(np.float16))]
+    inputs = [x, b, constant(f"{name}s", scale.astype(dtype))]
     how = {"domain": MS, "K": k, "N": n, "bits": bits, "block_size": block}
     nodes.append(helper.make_node("MatMulNBits", inputs, [name], name=name, **how))
     return name
 
   x = "x"
   if kind in ("norm", "pair"):
-    gamma = constant("gamma", (1 + 0.1 * rng.standard_normal(k)).astype(np.float16))
+    gamma = constant("gamma", (1 + 0.1 * rng.standard_normal(k)).astype(dtype))
     nodes.append(helper.make_node("SimplifiedLayerNormalization", ["x", gamma], ["h"], name="norm", axis=-1))
     x = "h"
   y = product(x, "y")
@@ -97,8 +102,8 @@ def model_of(k, n, bits, block, kind, rows, fp16=False):
     nodes.append(helper.make_node("Mul", [y, "s"], ["silu"], name="silu"))
     nodes.append(helper.make_node("Mul", ["silu", up], ["z"], name="z"))
     y = "z"
-  info = helper.make_tensor_value_info
-  given, made = (info(name, TensorProto.FLOAT16, (rows, size)) for name, size in (("x", k), (y, n)))
+  info, given_type = helper.make_tensor_value_info, helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+  given, made = (info(name, given_type, (rows, size)) for name, size in (("x", k), (y, n)))
   graph = helper.make_graph(nodes, "packed", [given], [made], weights)
   opsets = [helper.make_opsetid("", 20), helper.make_opsetid(MS, 1)]
   return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=10))

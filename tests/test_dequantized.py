@@ -3,7 +3,7 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from dequantized_models import dequantized
+from dequantized_models import between, dequantized, integers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_models import feeds, replaced_ops, run_model
@@ -19,7 +19,7 @@ def chosen(monkeypatch):
   floors = pipeline.with_floors
 
   def slow(times, program, target):
-    own = {n.name: 100.0 for n in program.nodes if n.op_type in ("MatMul", "Gemm")}
+    own = {n.name: 100.0 for n in program.nodes if n.op_type in ("DequantizeLinear", "MatMul", "Gemm")}
     return {**floors(times, program, target), **own}
 
   monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
@@ -55,6 +55,11 @@ CASES = {
   "4 bits behind a Transpose": {"rows": 2, "n": 256, "axis": 0, "block": 64, "form": "nk", "kind": "u4"},
   "4 bits, a column each": {"rows": 2, "n": 256, "axis": 1, "form": "gemm", "kind": "i4"},
   "Gemm": {"rows": 2, "n": 256, "axis": 0, "block": 128, "form": "gemm"},
+  "floats of 8 bits": {"rows": 2, "n": 256, "kind": "e4m3"},
+  "floats of 8 bits, per column": {"rows": 1, "n": 256, "kind": "e4m3", "axis": 1, "zero": "same"},
+  "floats of 8 bits, blocks": {"rows": 4, "n": 256, "kind": "e5m2", "axis": 0, "block": 32, "form": "gemm"},
+  "floats of 8 bits beside fp32": {"rows": 2, "n": 256, "kind": "e4m3", "axis": 1, "dtype": np.float32},
+  "4 bits beside fp32": {"rows": 3, "n": 256, "axis": 0, "block": 64, "kind": "i4", "dtype": np.float32},
 }
 
 
@@ -80,7 +85,26 @@ def test_replaced(name):
   assert any(op.startswith("DequantizeLinear") for op in replaced_ops(result)), result.report["regions"]
   check(model, result, feeds(model, np.random.default_rng(0)))
   (region,) = (r for r in result.report["regions"] if r["status"] == "replaced")
-  assert any(f"{q}[" in region["ugraph"] for q in ("q8", "s8", "q4", "s4"))
+  assert any(f"{q}[" in region["ugraph"] for q in ("q8", "s8", "q4", "s4", "p4m3", "p5m2"))
+
+
+@pytest.mark.parametrize(
+  "how",
+  [
+    {}, {"kind": np.uint8, "point": 128}, {"dtype": np.float32, "axis": 0}, {"rows": 1, "point": None},
+    {"rows": 9, "kind": np.uint8, "dtype": np.float32},
+  ],
+)  # fmt: skip
+def test_activations_that_are_integers(how, tmp_path):
+  """One kernel reads both as bytes."""
+  model = between(k=1024, n=256, **how)
+  source, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+  source.write_bytes(model.SerializeToString())
+  result = mirage_onnx.optimize(source, out, target="h200", workers=1)
+  assert replaced_ops(result) == {n.name for n in model.graph.node}
+  check(model, result, integers(model))
+  found = mirage_onnx.verify(source, out, provider="cpu", emulate=True)
+  assert found.passed and found.nodes and all(n.launches for n in found.nodes), found
 
 
 WHOLE = {"axis": 0, "block": 1024}
@@ -108,7 +132,7 @@ def test_every_form(data):
   model = dequantized(
     data.draw(st.sampled_from([1, 2, 5, 16]), "rows"), k, data.draw(st.sampled_from([96, 256, 520]), "n"),
     axis=axis, block=block, form=data.draw(st.sampled_from(["kn", "nk", "gemm"]), "form"),
-    kind=data.draw(st.sampled_from(["u8", "i8", "u4", "i4"]), "kind"),
+    kind=data.draw(st.sampled_from(["u8", "i8", "u4", "i4", "e4m3", "e5m2"]), "kind"),
     zero=data.draw(st.sampled_from(["", "same", "own"]), "zero"), seed=data.draw(st.integers(0, 99), "seed"),
   )  # fmt: skip
   result = mirage_onnx.optimize(model, target="h200", workers=1)

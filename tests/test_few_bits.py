@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import helper
 from packed_models import decoder_layer, gated, heads, model_of, nbits, norm, residual
 from small_models import Net, check_kernels, feeds, replaced_ops
 
@@ -40,6 +41,17 @@ CASES = {
   "three products": lambda: heads(2),
   "residual": lambda: residual(8, n=256, zero=True),
   "an uneven depth": lambda: norm(5, 1024 + 32 * 3, 200),
+  "zero points that are floats": lambda: norm(3, zero="float", n=256),
+}
+#: The same beside activations of fp32, in multiply-adds.
+WIDE = {
+  "one row": (1, {"n": 512, "block": 128}),
+  "zero points": (3, {"n": 256, "zero": True}),
+  "zero points that are floats": (3, {"n": 256, "zero": "float"}),
+  "rows of three tiles": (20, {"n": 200, "block": 16}),
+  "8 bits": (2, {"n": 256, "bits": 8, "zero": True, "bias": True}),
+  "2 bits": (5, {"n": 256, "bits": 2, "zero": True}),
+  "an uneven depth": (8, {"k": 1024 + 32 * 3, "n": 200}),
 }
 
 
@@ -51,6 +63,39 @@ def test_fused(name):
   check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=4e-3, rtol=1e-2)
   replaced = [r for r in result.report["regions"] if r["status"] == "replaced"]
   assert any(f"{q}[" in r["ugraph"] for r in replaced for q in ("q2", "q4", "q8"))
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_beside_fp32(name):
+  rows, how = WIDE[name]
+  model = norm(rows, dtype=np.float32, **how)
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
+  assert replaced_ops(result) == {n.name for n in model.graph.node}
+  check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=2e-5, rtol=2e-5)
+
+
+def test_rows_of_fp32_that_a_run_counts():
+  net = Net(np.float32)
+  x = net.input("batch", 1024)
+  model = model_of(net, (nbits(net, x, 256, 1024), ("batch", 256)))
+  result = mirage_onnx.optimize(model, target="h200", workers=1, shapes={"batch": (1, 16)})
+  assert replaced_ops(result) == {n.name for n in model.graph.node}
+  for rows in (1, 3, 16, 21):
+    values = {x: np.random.default_rng(rows).standard_normal((rows, 1024)).astype(np.float32)}
+    check_kernels(model, result, values, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_verified(dtype, tmp_path):
+  """By ``verify``: as it is, the original would round activations to 8 bits on a CPU (``accuracy_level``)."""
+  net = Net(dtype)
+  model = model_of(net, (nbits(net, net.input(3, 1024), 256, 1024, zero=True), (3, 256)))
+  model.graph.node[0].attribute.append(helper.make_attribute("accuracy_level", 4))
+  source, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+  source.write_bytes(model.SerializeToString())
+  mirage_onnx.optimize(source, out, target="h200", workers=1)
+  found = mirage_onnx.verify(source, out, provider="cpu", emulate=True)
+  assert found.passed and all(n.launches for n in found.nodes) and found.nodes, found
 
 
 def test_the_weights_are_stored_once_and_as_they_were():

@@ -15,7 +15,7 @@ struct ElementType {
 };
 constexpr ElementType kElementTypes[] = {{"f16", 10}, {"bf16", 16}, {"f32", 1}, {"f64", 11},
     {"i8", 3}, {"u8", 2}, {"i16", 5}, {"u16", 4}, {"i32", 6}, {"u32", 12}, {"i64", 7}, {"u64", 13},
-    {"bool", 9}};
+    {"bool", 9}, {"e4m3", 17}, {"e5m2", 19}};
 
 bool find_element_type(std::string_view name, int* out) {
   for (const ElementType& type : kElementTypes) {

@@ -101,6 +101,9 @@ class LoopEmitter:
     dims = subscript([str(count) for _, count in acc.tiles])
     dims += "[4]" if acc.form is AccumulatorForm.MMA else ""
     name = f"acc{acc.index}"
+    if self.plan.is_wide(acc):
+      tiles = subscript([str(count) for _, count in acc.tiles])
+      self.writer.line(f"float lane{acc.index}{tiles}[{self.plan.rows_of(acc)}][2] = {{}};")
     if acc.merge is SUM:
       self.writer.line(f"float {name}{dims} = {'{}' if dims else '0.0f'};")
       return
@@ -210,10 +213,26 @@ class LoopEmitter:
   def _contract(self, step: do.Contract, stage: str, part: str) -> None:
     acc = self.by_index[step.into]
     a, b = operands(self.plan.kernel, self.ops[step.index])
+    if self.plan.is_wide(acc):
+      self._multiply(acc, step.index, a, b)
+      return
     with self.writer.loops(acc.tiles) as (i, n):
       low, high = (self._operand_eight(a, stage, part, (n, h)) for h in "01")
       rows = self._operand_eight(b, stage, part, (i,))
       self.writer.line(f"mma_step(acc{acc.index}[{i}][{n}], {low}, {high}, {rows});", step.index)
+
+  def _multiply(self, acc: Accumulator, index: int, a: int, b: int) -> None:
+    """The same in fp32: a row of the tile after the other goes around the lanes."""
+    writer, rows = self.writer, self.plan.rows_of(acc)
+    with writer.loop("i", acc.row_tiles) as i, writer.loop("r", rows) as r, writer.block():
+      row = self._operand(b, (i,), "").removesuffix("[]")
+      if rows > 1:
+        writer.line("float row[8];")
+        writer.line(f"row_of({row}, {r}, row);", index)
+        row = "row"
+      with writer.loop("n", acc.column_tiles) as n:
+        low, high = (self._operand(a, (n, h), "").removesuffix("[]") for h in "01")
+        writer.line(f"multiply8(lane{acc.index}[{i}][{n}][{r}], {low}, {high}, {row});", index)
 
   def _update(self, acc: Accumulator) -> None:
     (source,) = self.ops[acc.source].args
@@ -317,6 +336,10 @@ class LoopEmitter:
       self._declare_accumulator(acc)
     self._rounds()
     for acc in self.accumulators:
+      if self.plan.is_wide(acc):
+        with self.writer.loops(acc.tiles) as indices:
+          at = f"{acc.index}{subscript(indices)}"
+          self.writer.line(f"to_accumulator(acc{at}, lane{at});", acc.index)
       if acc.form is not AccumulatorForm.MMA:
         with self.writer.loops(acc.tiles) as indices:
           slot = f"acc{acc.index}{subscript(indices)}"

@@ -72,7 +72,9 @@ class PackedText(PackedOperand):
     """A statement that makes fp32 numbers of part ``part``: eight, or one where that is all."""
     if self.repeat == 1:
       return f"unpack8<{self.view.tag}>({slot}, {part}, {to});"
-    return f"{to} = {self.view.tag}::widen({self.element(slot, part)});"
+    element = self.element(slot, part)
+    is_wide = self.view.tensor.dtype is DType.F32
+    return f"{to} = {element};" if is_wide else f"{to} = {self.view.tag}::widen({element});"
 
 
 def one(half: DType) -> str:

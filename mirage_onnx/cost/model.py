@@ -28,6 +28,7 @@ from mirage_onnx.cost.chip import (
   memory_time_us,
 )
 from mirage_onnx.instructions import MMA
+from mirage_onnx.ir import DType
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KernelParams, KTensor, Layout, Phase
 from mirage_onnx.lower.in_place import UPDATING, rows_of, update_in
@@ -51,6 +52,8 @@ BLOCK_START_US, WARP_START_US = 1.21e-3, 0.105e-3
 PARTS_ASSUMED = 16
 #: Combining the warps' partial results, per 16x8 accumulator tile of a block.
 COMBINE_US = 0.15
+#: Rows of a tile of mma.
+_ROWS = 8
 #: Of scalar operations three quarters are hidden behind memory traffic.
 ALU_SHOWN = 4
 
@@ -78,6 +81,7 @@ class Features:
 
   ``row``: elements of the axis that a row kernel spreads over threads; 1 if there is none.
   ``lane_depth``: of a streaming kernel (``Kernel``), ``depth_loads`` what it loads over the depth alone.
+  ``wide``: products with weights of few bits are of fp32, in multiply-adds.
   ``a_loads`` are without what is one element for many of the depth: nothing of note is in flight of it.
   """
 
@@ -96,6 +100,7 @@ class Features:
   lane_depth: int = 8
   depth_loads: int = 0
   update: bool = False
+  wide: bool = False
 
   @property
   def step(self) -> int:
@@ -153,6 +158,7 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
     lane_depth=kernel.lane_depth,
     depth_loads=sum(1 for o in loops if o.op == "load" and o.layout is Layout.DEPTH),
     update=update is not None,
+    wide=kernel.lane_depth > 8 and any(o.op == "matmul" and ops[o.args[0]].dtype is DType.F32 for o in loops),
   )
 
 
@@ -249,6 +255,8 @@ def estimate(
   else:
     fragments = _fragments(f, local, n)
     registers = 26 + n.floor(ring_registers(f, stages, columns, rows)) + 4 * fragments
+    if f.wide:  # sums of every row of a tile, and eight numbers of a row and of two columns each
+      registers = registers + 8 + 16 * columns + 2 * _ROWS * fragments
     smem = warps * 512 * fragments
   ctas = blocks * cluster
   fill = fill_of(ctas, cluster, warps, registers, smem, target, n)
@@ -271,6 +279,9 @@ def estimate(
   streamed = n.where(in_flight > 0, in_flight, UNLIMITED)
   memory_us = memory_time_us(f.dram_bytes, l2, streamed, fill, target, n, imbalance(f, fill.share))
   mma_us = flops / (target.mma_tflops * MMA.share * 1e6 * fill.busy)
+  if f.wide:  # a lane of every group takes a row from another
+    around = blocks * sum(32 * size(tuple({*axes} & {*f.b_loads})) * depth for axes, depth, _ in f.matmuls)
+    mma_us = (flops / 2 + around) / (target.multiprocessors * target.lanes * target.cycles_per_us * fill.busy)
   work = n.most(memory_us, mma_us)
   serial_us = LATENCY_US * (1 + 0.25 * n.ceil(steps / stages))
   ramp = n.least(target.ramp_us, 0.25 * work)

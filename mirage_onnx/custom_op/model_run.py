@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
+from mirage_onnx.custom_op.full_products import IN_FULL, in_full
 from mirage_onnx.custom_op.model_nodes import Model
 from mirage_onnx.custom_op.runtime import EXTERNAL_FOLDER_KEY, import_onnxruntime
 from mirage_onnx.custom_op.session import CPU_PROVIDER, CUDA_PROVIDER, InferenceSession
@@ -57,6 +58,10 @@ def open_session(model: Model, how: How, external_folder: str | None = None) -> 
   options.log_severity_level = 4  # what fails is raised; a line of ours is enough
   if how.basic:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+  if how.provider == "cpu":
+    model, external_folder = in_full(model, external_folder)
+    for entry in IN_FULL.items():
+      options.add_session_config_entry(*entry)
   if external_folder:
     options.add_session_config_entry(EXTERNAL_FOLDER_KEY, external_folder)
   wanted = CUDA_PROVIDER if how.provider == "cuda" else CPU_PROVIDER

@@ -41,7 +41,7 @@ from mirage_onnx.custom_op.arguments import (
 from mirage_onnx.custom_op.expr import MAX_INPUTS, MAX_RANK, OPERATORS, Expr, ExprError, parse_int
 from mirage_onnx.errors import MirageError
 
-DTYPES = frozenset("f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool".split())
+DTYPES = frozenset("f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64 bool e4m3 e5m2".split())
 VERSION = 2
 MAX_PLAN_BYTES = 1 << 20
 MAX_OUTPUTS = 32

@@ -18,7 +18,10 @@ from mirage_onnx.custom_op.provenance import KernelRecord, Regenerated
 
 #: Of dims that any size may have, in turn; the equalities that a plan states hold of equal dims.
 SIZES = (1, 2, 3, 5, 16, 33, 100, 1024)
-_BYTES = {"bool": 1, "i8": 1, "u8": 1, "f16": 2, "bf16": 2, "i16": 2, "u16": 2, "f32": 4, "i32": 4, "u32": 4}
+_BYTES = {
+  "bool": 1, "i8": 1, "u8": 1, "e4m3": 1, "e5m2": 1, "f16": 2, "bf16": 2, "i16": 2, "u16": 2, "f32": 4,
+  "i32": 4, "u32": 4,
+}  # fmt: skip
 
 
 def plan_differs(plan: Plan, made: Regenerated) -> str:

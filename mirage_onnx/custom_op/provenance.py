@@ -106,7 +106,7 @@ def regenerate(record: Mapping[str, Any], where: str) -> Regenerated:
     sources = emit_candidate(Candidate(graph, params), extents, target, prefix, runtime)
     sizes = _tensor_bytes(graph, params, {**extents, **dict.fromkeys(runtime, 1)})
     axes = {t.name: tuple(a for a in t.counted if a in runtime) for t in graph.tensors}
-    dtypes = {t.name: t.dtype.value for t in graph.tensors}
+    dtypes = {t.name: t.dtype.in_memory.value for t in graph.tensors}
     names = [s.name for s in sources]
     interface = Interface.from_record(record["interface"])
     plan = make_plan(interface, graph, ugraph_extents(graph, params, extents), sources, range(len(sources)))

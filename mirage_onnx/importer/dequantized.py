@@ -5,12 +5,15 @@ A weight is scale x (integer - zero point); products that read it take the packe
 
 from math import prod
 
+import numpy as np
+
 from mirage_onnx.importer.context import Context, Value, const, shape_of
 from mirage_onnx.ir import DType, Tensor
 
-#: The types of what is stored -> those of the integers, and the zero point where there is none.
+#: The types of what is stored -> those of the numbers, and the zero point where there is none.
 PACKED = {
   DType.U8: (DType.Q8, -128), DType.I8: (DType.S8, 0), DType.U4: (DType.Q4, -8), DType.I4: (DType.S4, 0),
+  DType.E4M3: (DType.P4M3, 0), DType.E5M2: (DType.P5M2, 0),
 }  # fmt: skip
 
 
@@ -22,7 +25,8 @@ def dequantize_linear(c: Context) -> None:
   """
   x, scale = c.tensor(0), c.tensor(1)
   if not c.is_known(0):
-    raise c.reject(f"{x.name!r}, which it widens, is no weight")
+    _widened_activations(c, x)
+    return
   if x.dtype is DType.I32:
     _widened_bias(c, x)
     return
@@ -42,6 +46,25 @@ def dequantize_linear(c: Context) -> None:
   if zero is not None:
     q = c.elementwise("sub", q, zero)
   c.finish(c.elementwise("mul", q, _scale(c, 1, None)))
+
+
+def _widened_activations(c: Context, x: Tensor) -> None:
+  """Integers of 8 bits that a run brings, less one zero point, times a scale: of the tensor, or an axis."""
+  if x.dtype is None or not x.dtype.is_byte:
+    raise c.reject(f"{x.name!r}, which it widens, is no weight, but {x.dtype}")
+  if c.attribute("block_size", 0) or c.tensor(1).dtype is not c.output().dtype:
+    raise c.reject(f"{x.name!r}, which it widens, is no weight, and has a scale of its own for every block")
+  if c.has(2) and c.tensor(2).dtype is not x.dtype:
+    raise c.reject(f"zero points are {c.tensor(2).dtype}, what is widened {x.dtype}", "DTYPE")
+  y = c.cast(x, DType.F32)
+  if c.has(2):
+    zero = c.known(2)
+    if zero is None or not zero.size or (zero != zero.reshape(-1)[0]).any():
+      raise c.reject(f"zero points of {x.name!r} are not one number that no run changes")
+    if zero.any():
+      y = c.elementwise("sub", y, const(int(zero.reshape(-1)[0])))
+  scale = _scale(c, 1, None)
+  c.finish(c.elementwise("mul", y, c.widen(scale) if isinstance(scale, Tensor) else scale))
 
 
 def _widened_bias(c: Context, x: Tensor) -> None:
@@ -71,6 +94,10 @@ def _zero_point(c: Context, dtype: DType, nothing: int) -> Value | None:
   values = c.known(2)
   if values is None:
     raise c.reject(f"zero points {zero.name!r} are not constant")
+  if dtype.is_float8:
+    if np.asarray(values, np.float32).any():
+      raise c.reject(f"zero points of {c.tensor(0).name!r}, floats of 8 bits, are not 0", "DTYPE")
+    return None
   if values.size and (values == values.reshape(-1)[0]).all() and _fits(c, 2):
     number = int(values.reshape(-1)[0]) + nothing
     return const(number) if number else None

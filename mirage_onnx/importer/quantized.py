@@ -6,7 +6,7 @@ The integers are packed types of the IR, whose values are the stored ones less h
 
 from math import prod
 
-from mirage_onnx.importer.context import Context, Value, shape_of
+from mirage_onnx.importer.context import Context, Value, const, shape_of
 from mirage_onnx.ir import DType, Tensor
 
 #: Bits of a weight -> its type.
@@ -20,7 +20,7 @@ def matmul_nbits(c: Context) -> None:
   """com.microsoft: A [.., K] times the transpose of [N, K] weights, K in blocks with a scale each.
 
   inputs A, B [N, K / block, block * bits / 8] of bytes, scales [N, K / block] (or flat), zero points?
-  (packed bytes, every row its own; or of the type of A), g_idx?, bias? [N].
+  (packed bytes, every row its own; of 2 and 4 bits or of the type of A), g_idx?, bias? [N].
   """
   if not (c.has(1) and c.has(2)):
     raise c.reject("there are no weights or no scales")
@@ -29,9 +29,8 @@ def matmul_nbits(c: Context) -> None:
   blocks = k // block
   if scales.dtype is not a.dtype:
     raise c.reject(f"scales are {scales.dtype}, the activations {a.dtype}", "DTYPE")
-  if a.dtype is None or not a.dtype.is_half:
-    reason = f"activations are {a.dtype}: kernels multiply packed weights with 16-bit ones"
-    raise c.reject(reason, "DTYPE")
+  if a.dtype is None or not (a.dtype.is_half or a.dtype is DType.F32):
+    raise c.reject(f"activations are {a.dtype}", "DTYPE")
   _check_elements(c, scales, n * blocks, "scales")
   _check_elements(c, c.tensor(1), n * k * dtype.bits // 8, "weights")
   if c.tensor(1).dtype is not DType.U8:
@@ -41,7 +40,7 @@ def matmul_nbits(c: Context) -> None:
   if c.has(3):
     q = _less_zero(c, q, (n, k), block, dtype)
   scale = c.stored(scales, (n, k), (n, blocks), (1, block), a.dtype)
-  weight = c.elementwise("mul", q, scale)
+  weight = c.cast(c.elementwise("mul", q, scale if q.dtype is a.dtype else c.widen(scale)), a.dtype)
   has_bias = c.has(5)
   y = c.matmul(a, c.transpose(weight, (1, 0)), dtype=DType.F32 if has_bias else None)
   if has_bias:
@@ -88,9 +87,17 @@ def _check_groups(c: Context, k: int, block: int) -> None:
 
 
 def _less_zero(c: Context, q: Tensor, shape: tuple[int, int], block: int, dtype: DType) -> Tensor:
-  """``q`` less its zero points, exactly: whole numbers up to 255."""
+  """``q`` less its zero points, exactly where these are packed: whole numbers up to 255.
+
+  Zero points of the activations' type are what the stored integers have for zero, whole numbers or not.
+  """
   zero, (n, k) = c.tensor(3), shape
   blocks = k // block
+  if zero.dtype is not None and zero.dtype is q.dtype and dtype.bits < 8:
+    _check_elements(c, zero, n * blocks, "zero points")
+    own = c.stored(zero, shape, (n, blocks), (1, block), zero.dtype)
+    whole = c.elementwise("sub", c.widen(q), const(dtype.integers[0]))
+    return c.elementwise("sub", whole, c.widen(own))
   if zero.dtype is not DType.U8:
     raise c.reject(f"zero points are {zero.dtype}, not packed as the weights are", "DTYPE")
   in_byte = 8 // dtype.bits

@@ -32,6 +32,7 @@ DTYPES: dict[int, DType] = {
   TensorProto.BOOL: DType.BOOL, TensorProto.UINT8: DType.U8,
   TensorProto.INT8: DType.I8,
   TensorProto.UINT4: DType.U4, TensorProto.INT4: DType.I4,
+  TensorProto.FLOAT8E4M3FN: DType.E4M3, TensorProto.FLOAT8E5M2: DType.E5M2,
 }  # fmt: skip
 
 #: Integer tensors up to this size stay in the copy: they may be shapes or axes.

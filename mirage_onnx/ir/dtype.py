@@ -1,5 +1,7 @@
 """Element types and their rounding on the host."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 
 import ml_dtypes
@@ -13,6 +15,8 @@ class DType(StrEnum):
   -128 .. 127, stored with 2, 8 and 128 added; of several in a byte the first has the lowest bits.
   ``s4`` and ``s8`` are the same integers stored in two's complement. ``u4`` and ``i4`` are what ONNX
   calls so: models have tensors of them, and arrays an element in a byte; kernels read their bytes.
+  ``e4m3`` and ``e5m2`` are ONNX's FLOAT8E4M3FN and FLOAT8E5M2, of which models have weights; ``p4m3`` and
+  ``p5m2`` the same weights as programs read them, packed types whose values are no integers.
   """
 
   F16 = "f16"
@@ -31,6 +35,10 @@ class DType(StrEnum):
   Q8 = "q8"
   S4 = "s4"
   S8 = "s8"
+  E4M3 = "e4m3"
+  E5M2 = "e5m2"
+  P4M3 = "p4m3"
+  P5M2 = "p5m2"
 
   @property
   def size_bytes(self) -> int:
@@ -48,7 +56,7 @@ class DType(StrEnum):
 
   @property
   def is_packed(self) -> bool:
-    """True for integers of quantized weights, which memory holds in whole bytes."""
+    """True for numbers of quantized weights, which memory holds in whole bytes."""
     return self in _PACKED
 
   @property
@@ -57,14 +65,34 @@ class DType(StrEnum):
     return self in (DType.U4, DType.I4)
 
   @property
+  def in_memory(self) -> DType:
+    """What a tensor of this type is for those who only know bytes: of integers, several may be in one."""
+    if not (self.is_packed or self.is_four):
+      return self
+    return _IN_MEMORY.get(self, DType.U8)
+
+  @property
   def integers(self) -> tuple[int, int]:
     """The least and the largest value of a packed type."""
+    if self.is_float8:
+      most = int(ml_dtypes.finfo(self.numpy).max)
+      return -most, most
     half = 1 << (self.bits - 1)
     return -half, half - 1
 
   @property
+  def is_float8(self) -> bool:
+    """True for a packed type whose numbers are floats."""
+    return self in (DType.P4M3, DType.P5M2)
+
+  @property
   def is_float(self) -> bool:
     return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
+
+  @property
+  def is_byte(self) -> bool:
+    """True for integers of 8 bits, which kernels read as inputs only, and widen there."""
+    return self in (DType.I8, DType.U8)
 
   @property
   def is_computed(self) -> bool:
@@ -87,9 +115,11 @@ class DType(StrEnum):
 _SIZE = {
   DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8,
   DType.I32: 4, DType.I64: 8, DType.BOOL: 1, DType.U8: 1, DType.I8: 1, DType.U4: 1, DType.I4: 1,
-  DType.Q8: 1, DType.S8: 1,
+  DType.Q8: 1, DType.S8: 1, DType.E4M3: 1, DType.E5M2: 1, DType.P4M3: 1, DType.P5M2: 1,
 }  # fmt: skip
-_PACKED = frozenset({DType.Q2, DType.Q4, DType.Q8, DType.S4, DType.S8})
+_PACKED = frozenset({DType.Q2, DType.Q4, DType.Q8, DType.S4, DType.S8, DType.P4M3, DType.P5M2})
+#: Packed types -> those of the tensors of a model that are theirs; of others bytes.
+_IN_MEMORY = {DType.S8: DType.I8, DType.P4M3: DType.E4M3, DType.P5M2: DType.E5M2}
 _SIGNED = frozenset({DType.S4, DType.S8})
 _FOURS = (np.dtype(ml_dtypes.uint4), np.dtype(ml_dtypes.int4))
 #: Of types that share a byte.
@@ -111,6 +141,10 @@ _NUMPY = {
   DType.Q8: np.dtype(np.int8),
   DType.S4: np.dtype(np.int8),
   DType.S8: np.dtype(np.int8),
+  DType.E4M3: np.dtype(ml_dtypes.float8_e4m3fn),
+  DType.E5M2: np.dtype(ml_dtypes.float8_e5m2),
+  DType.P4M3: np.dtype(ml_dtypes.float8_e4m3fn),
+  DType.P5M2: np.dtype(ml_dtypes.float8_e5m2),
 }
 
 
@@ -124,6 +158,8 @@ def as_input(x: np.ndarray, dtype: DType) -> np.ndarray:
   if dtype.is_packed or dtype in (DType.U8, DType.I8):
     low, high = dtype.integers if dtype.is_packed else (0, 255) if dtype is DType.U8 else (-128, 127)
     size = np.sqrt(np.mean(np.square(x))) if x.size else 0.0
+    if dtype.is_float8:
+      return np.clip(x / (size or 1.0), low, high).astype(dtype.numpy).astype(np.float64)
     middle, spread = (low + high + 1) / 2, (high - low) / 4
     return np.clip(np.rint(x / (size or 1.0) * spread + middle), low, high)
   return x if dtype.is_float else np.rint(x)
@@ -162,6 +198,8 @@ def unpacked(data: np.ndarray, dtype: DType) -> np.ndarray:
   if data.dtype in _FOURS:
     less = 0 if dtype in _SIGNED else dtype.integers[0]
     return (data.reshape(-1).astype(np.int8) + np.int8(less)).astype(np.int8)
+  if dtype.is_float8:
+    return data.reshape(-1).view(dtype.numpy).astype(np.float32)
   flat = data.reshape(-1).view(np.uint8) if data.dtype.itemsize == 1 else data.reshape(-1).astype(np.uint8)
   if dtype.bits < 8:
     mask = (1 << dtype.bits) - 1
@@ -185,6 +223,8 @@ def packed(values: np.ndarray, dtype: DType) -> np.ndarray:
 
   The last dimension fills whole bytes.
   """
+  if dtype.is_float8:
+    return values.astype(dtype.numpy).view(np.uint8)
   stored = (values.astype(np.int16) - dtype.integers[0]).astype(np.uint8)
   if dtype in _SIGNED:
     stored ^= np.uint8(-dtype.integers[0])

@@ -104,6 +104,7 @@ def _check_tensors(graph: UGraph) -> None:
     _need(t.role in ROLES, f"{t.name} has the unknown role {t.role}")
     _need(len(set(t.axes)) == len(t.axes), f"{t.name} has an axis twice")
     kept = t.dtype.is_float or (t.dtype.is_computed and t.role in ("input", "weight"))
+    kept = kept or (t.dtype.is_byte and t.role == "input")
     if t.role == "rows":
       kept = t.dtype in (DType.I32, DType.I64)
     _need(kept, f"{t.name} is {t.dtype}, which is no float type")
@@ -171,7 +172,7 @@ def _check_op(
   _need(entry is not None, "there is no such operation")
   arity = entry.arity if entry else 0
   _need(len(op.args) == arity, f"{arity} arguments are needed, not {len(op.args)}")
-  kept = op.dtype.is_float or (op.dtype.is_computed and op.op == "load")
+  kept = op.dtype.is_float or (op.op == "load" and (op.dtype.is_computed or op.dtype.is_byte))
   _need(kept, f"{op.dtype} is no float type")
   _need(len(set(op.axes)) == len(op.axes), "an axis comes twice")
   if op.op == "load":

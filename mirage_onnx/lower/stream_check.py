@@ -48,7 +48,7 @@ def _check_operand(loop: StreamLoop, index: int) -> None:
   if loop.few_bits(index):
     PackedOperand.of(plan, view)
     return
-  if not op.dtype.is_float:
+  if not (op.dtype.is_float or op.dtype.is_byte):
     raise RejectionError("EMIT_UNSUPPORTED", f"{op.tensor} is read in the loop as {op.dtype}")
   if plan.parts > 1 and (not view.together(plan.depth, 8) or plan.depth_extent % plan.lane):
     raise RejectionError("LAYOUT", f"lanes do not find {plan.lane} of the depth of {op.tensor} at once")

@@ -16,6 +16,7 @@ from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import OVER_AXES
+from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import KEEPS_ZERO, is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 from mirage_onnx.lower.constant import constant
@@ -154,7 +155,7 @@ class StreamLoop:
   def floats_needed(self, index: int) -> bool:
     """Some use takes fp32 elements, not the packed 16-bit operand."""
     uses = [self.ops[i] for i in self.used if index in self.ops[i].args]
-    return any(op.op != "matmul" for op in uses)
+    return any(op.op != "matmul" or self.ops[index].dtype is DType.F32 for op in uses)
 
   def check_use(self, index: int, result: BlockOp) -> None:
     """Refuses a value that a tile of ``result`` has no element of.

@@ -144,6 +144,17 @@ class StreamPlan:
   def threads(self) -> int:
     return 32 * self.params.warps
 
+  def rows_of(self, acc: Accumulator) -> int:
+    """Rows of one of its tiles that there are."""
+    if self.row is None or self.row.axis not in self.kernel.ops[acc.index].axes:
+      return 1
+    return min(ROWS, self.row.extent, self.row.tile) if isinstance(self.row.extent, int) else ROWS
+
+  def is_wide(self, acc: Accumulator) -> bool:
+    """Whether its products are of fp32: sums of each lane until the loop has ended."""
+    source = self.kernel.ops[acc.source]
+    return source.op == "matmul" and self.kernel.ops[source.args[0]].dtype is DType.F32
+
   @property
   def row_tiles(self) -> int:
     return -(-self.row.tile // ROWS) if self.row else 1
@@ -231,7 +242,8 @@ def operands(kernel: Kernel, op: BlockOp) -> tuple[int, int]:
     )
   a, b = by_layout[Layout.A_FRAG], by_layout[Layout.B_FRAG]
   types = (kernel.ops[a].dtype, kernel.ops[b].dtype)
-  if types[0] is not types[1] or not types[0].is_half or op.dtype is not DType.F32:
+  wide = types[0] is DType.F32 and kernel.lane_depth > 8  # beside packed weights, by multiply-adds
+  if types[0] is not types[1] or not (types[0].is_half or wide) or op.dtype is not DType.F32:
     raise RejectionError("EMIT_UNSUPPORTED", f"a matmul of {types[0]} and {types[1]} to {op.dtype}")
   return a, b
 

@@ -14,7 +14,8 @@ from mirage_onnx.lower.sizes import Count, count, is_runtime, product
 #: Element types that kernels hold.
 HELD = frozenset({
   DType.F16, DType.BF16, DType.F32, DType.BOOL, DType.I32, DType.I64,
-  DType.Q2, DType.Q4, DType.Q8, DType.S4, DType.S8,
+  DType.Q2, DType.Q4, DType.Q8, DType.S4, DType.S8, DType.I8, DType.U8,
+  DType.P4M3, DType.P5M2,
 })  # fmt: skip
 #: Index arithmetic is in int.
 _MOST_ELEMENTS = 2**31 - 2**16

@@ -67,6 +67,8 @@ def _widened(graph: UGraph, kernel: Kernel, scaled: Scaled) -> Widened:
     return None if index is None else graph.tensor(kernel.ops[index].tensor)
 
   integers = graph.tensor(kernel.ops[scaled.integers].tensor)
+  if integers.dtype.is_float8:
+    raise RejectionError("LAYOUT", f"{integers.name} has no integers, which warpgroups widen")
   scales, zeros = tensor(scaled.scales), tensor(scaled.zeros)
   if scales and zeros and zeros.repeat != scales.repeat:
     why = f"blocks of {zeros.name} are {zeros.repeat}, of {scales.name} {scales.repeat}"

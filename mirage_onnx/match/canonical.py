@@ -45,7 +45,9 @@ def make_region(
   for name in (*live, *outputs):
     x = program.tensors[name]
     # No kernel writes booleans.
-    allowed = x.dtype is not None and (x.dtype.is_computed if name in live else x.dtype.is_float)
+    allowed = x.dtype is not None and (
+      x.dtype.is_computed or x.dtype.is_byte if name in live else x.dtype.is_float
+    )
     allowed = allowed or name in packed
     if not allowed:
       raise RejectionError("DTYPE", f"{name} is {x.dtype}, not a float", (name,))

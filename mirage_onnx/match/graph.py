@@ -62,6 +62,10 @@ class Graph:
       tensor = self.program.tensors.get(name)
       if not name or name in self.program.constants or name in packed:
         continue
+      if (
+        tensor is not None and tensor.dtype is not None and tensor.dtype.is_byte and _is_only_cast(node, name)
+      ):
+        continue
       if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
         return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
       if self.program.numbers(name) is None:
@@ -121,13 +125,13 @@ class Graph:
     return own.get(name, name in self._moved and name not in node.outputs)
 
   def _made_of_weights(self, node: Node) -> dict[str, bool]:
-    """Of every result of the node's steps, whether it is made of nothing but weights."""
+    """Of every result of the node's steps, whether it is made of nothing but weights and numbers."""
     if node.name not in self._own:
       own = self._own.setdefault(node.name, {})
       weights = self.program.weights
       for s in node.steps:
         own[s.output.name] = all(
-          isinstance(i, str) and (i in weights or own.get(i, i in self._moved)) for i in s.inputs
+          not isinstance(i, str) or i in weights or own.get(i, i in self._moved) for i in s.inputs
         )
     return self._own[node.name]
 
@@ -250,3 +254,9 @@ def permutes(step: Step) -> bool:
   assert isinstance(step.attr, tuple)
   kept = [i for i, n in zip(step.attr, step.output.shape or (), strict=True) if n != 1]
   return kept != sorted(kept)
+
+
+def _is_only_cast(node: Node, name: str) -> bool:
+  """Whether a node reads a tensor, and makes nothing of it but floats."""
+  users = [s for s in node.steps if name in s.inputs]
+  return bool(users) and all(s.op == "cast" for s in users)

@@ -164,7 +164,7 @@ class _Builder:
     half = {self.ops[a].dtype for a in args if self.ops[a].dtype.is_half}
     weights = {self.ops[a].dtype for a in args if self.ops[a].op == "load" and self.ops[a].dtype.is_half}
     types = weights or half or self._half_sources(args)
-    if self.wide and self.tiled:
+    if self.wide and (self.tiled or any(map(self._is_packed, args))):
       types = {DType.F32}
     if len(types) != 1:
       raise RejectionError("DTYPE", "a contraction needs operands of one 16-bit type")
@@ -183,6 +183,11 @@ class _Builder:
         found.add(op.dtype)
       todo += op.args
     return found
+
+  def _is_packed(self, index: int) -> bool:
+    """Whether a value is made of weights of few bits."""
+    op = self.ops[index]
+    return (op.op == "load" and op.dtype.is_packed) or any(map(self._is_packed, op.args))
 
   def scalar(self, choice: Choice, phase: Phase) -> int:
     node = choice.node

@@ -76,7 +76,7 @@ class RangeCheck:
     held, sizes = [i for i in region.inputs if i.is_weight], self._step_extents
     self._weights = {i.name: _weight(region.extents, i, i.axes, given) for i in held}
     self._step_weights = {i.name: _weight(sizes, i, self._step_axes[i.name], given) for i in held}
-    numbers = [i for i in region.inputs if not i.is_weight and i.dtype is not DType.BOOL]
+    numbers = [i for i in region.inputs if not i.is_weight and not _is_bounded(i.dtype)]
     self._tops = {i.name: largest(i.dtype) for i in numbers}
     self._exponents: dict[str, int | None] = {}
     same = like is not None and self._step_weights == like._step_weights
@@ -199,7 +199,14 @@ def _as_computed(line: Line) -> Line:
   return replace(line, dtype=DType.F32) if exact else line
 
 
+def _is_bounded(dtype: DType) -> bool:
+  """Whether every number of the type is small."""
+  return dtype is DType.BOOL or dtype.is_byte
+
+
 def _range(i: RegionTensor, numbers: Interval) -> Interval:
+  if i.dtype.is_byte:
+    return Interval(-128.0, 127.0) if i.dtype is DType.I8 else Interval(0.0, 255.0)
   return iv.UNIT if i.dtype is DType.BOOL else numbers
 
 

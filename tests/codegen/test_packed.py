@@ -13,7 +13,7 @@ from mirage_onnx.ir import DType
 from mirage_onnx.ir.dtype import packed
 from mirage_onnx.target import H200
 
-EIGHTS = {DType.Q2: 8, DType.Q4: 4, DType.Q8: 2, DType.S4: 4, DType.S8: 2}
+EIGHTS = {DType.Q2: 8, DType.Q4: 4, DType.Q8: 2, DType.S4: 4, DType.S8: 2, DType.P4M3: 2, DType.P5M2: 2}
 HALF = {"F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 APART = [0, 4, 1, 5, 2, 6, 3, 7]
 
@@ -46,7 +46,9 @@ def kernel(dtype, half, apart):
   return KernelSource("k", text, (1, 1, 1), 256, 1, 0, ("q", "s", "z", "y", "f"), False)
 
 
-CASES = [(d, h, a) for d in EIGHTS for h in HALF for a in (False, True) if d.bits == 4 or not a]
+CASES = [
+  (d, h, a) for d in EIGHTS if not d.is_float8 for h in HALF for a in (False, True) if d.bits == 4 or not a
+]
 
 
 @pytest.mark.parametrize(("dtype", "half", "apart"), CASES)
@@ -75,10 +77,28 @@ def test_widened(dtype, half, apart, rng):
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
-@pytest.mark.parametrize(("dtype", "half", "apart"), CASES)
+@pytest.mark.parametrize(("dtype", "half", "apart"), [*CASES, (DType.P4M3, "F16", False)])
 def test_compiles(dtype, half, apart, arch):
   cubin = compile_cubin(kernel(dtype, half, apart).text, replace(H200, arch=arch), name="k")
   assert cubin.stack_bytes == cubin.spill_bytes == 0
+
+
+@pytest.mark.parametrize("half", HALF)
+@pytest.mark.parametrize("dtype", [DType.P4M3, DType.P5M2])
+def test_floats_of_8_bits(dtype, half, rng):
+  """All of them, times scales, rounded once; what is no number stays so."""
+  q = np.resize(np.arange(256, dtype=np.uint8), (256, 16)) ^ (np.arange(256, dtype=np.uint8)[:, None] & 0xF0)
+  values = q.view(dtype.numpy).astype(np.float32)
+  scale = (rng.standard_normal(256) * 2.0 ** rng.integers(-6, 2, 256)).astype(HALF[half])
+  tensors = {
+    "q": q.copy(), "s": scale.view(np.uint16), "z": np.zeros(256, np.uint8),
+    "y": np.full((256, 16), 0xFFFF, np.uint16), "f": np.full((256, 16), np.nan, np.float32),
+  }  # fmt: skip
+  run_kernel(kernel(dtype, half, False), tensors)
+  np.testing.assert_array_equal(tensors["f"], values)
+  with np.errstate(over="ignore", invalid="ignore"):
+    want = (values * scale[:, None].astype(np.float32)).astype(HALF[half])
+  np.testing.assert_array_equal(tensors["y"].view(HALF[half]).astype(float), want.astype(float))
 
 
 @pytest.mark.parametrize("half", HALF)

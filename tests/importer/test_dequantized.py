@@ -3,10 +3,10 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from dequantized_models import dequantized
+from dequantized_models import between, dequantized, integers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 from region_meaning import largest_region, meant
 from small_models import Net, feeds, run_model
 
@@ -24,7 +24,7 @@ def test_as_onnxruntime_computes_it(data):
     (block or 1) * data.draw(st.integers(1, 5), "n") * 2,
   )
   how = {
-    "kind": data.draw(st.sampled_from(["u8", "i8", "u4", "i4"]), "kind"),
+    "kind": data.draw(st.sampled_from(["u8", "i8", "u4", "i4", "e4m3", "e5m2"]), "kind"),
     "zero": data.draw(st.sampled_from(["", "same", "own"]), "zero"),
     "seed": data.draw(st.integers(0, 99), "seed"),
   }
@@ -39,6 +39,40 @@ def test_as_onnxruntime_computes_it(data):
   want = meant(model, values)
   assert got.shape == want.shape
   assert np.linalg.norm(got - want) <= 3e-3 * np.linalg.norm(want)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_activations_that_are_integers(data):
+  kind, axis = data.draw(st.sampled_from([np.int8, np.uint8])), data.draw(st.sampled_from([None, 0, 1, -1]))
+  model = between(
+    3, 2 * data.draw(st.integers(1, 30), "k"), 2 * data.draw(st.integers(1, 20), "n"), kind=kind, axis=axis,
+    dtype=data.draw(st.sampled_from([np.float16, np.float32]), "dtype"),
+    point=data.draw(st.sampled_from([None, 0, 3, 127]), "zero point"), seed=data.draw(st.integers(0, 99)),
+  )  # fmt: skip
+  values = integers(model)
+  options = ort.SessionOptions()
+  options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+  session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+  got, want = session.run(None, values)[0].astype(float), meant(model, values)
+  assert len([n for n in largest_region(model).nodes if "DequantizeLinear" in n]) == 2
+  assert np.linalg.norm(got - want) <= 3e-3 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize(
+  ("change", "reason"),
+  [
+    (lambda node: node.attribute.append(helper.make_attribute("block_size", 2)), "for every block"),
+    (lambda node: node.input.__setitem__(2, "z"), "not one number that no run changes"),
+  ],
+)
+def test_activations_with_other_scales_are_left(change, reason):
+  model = between()
+  node = next(n for n in model.graph.node if n.input[0] == model.graph.input[0].name)
+  change(node)
+  model.graph.input.append(helper.make_tensor_value_info("z", TensorProto.INT8, ()))
+  found = {n.name: n.barrier for n in import_model(load_model(model)).nodes}
+  assert reason in found[node.name].reason
 
 
 @given(st.data())

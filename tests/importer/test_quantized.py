@@ -5,7 +5,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from packed_models import product, without
 from region_meaning import meant
 from small_models import feeds, matches
@@ -20,15 +20,18 @@ def test_as_onnxruntime_computes_it(data):
   k = block * data.draw(st.integers(1, 5), "blocks")
   n = data.draw(st.integers(2, 40), "n")
   rows = data.draw(st.sampled_from([1, 3, (2, 3)]), "rows")
+  dtype = data.draw(st.sampled_from([np.float16, np.float32]), "type")
   how = {name: data.draw(st.booleans(), name) for name in ("zero", "bias", "flat")}
+  if bits < 8 and how["zero"] and data.draw(st.booleans(), "zero points of the activations' type"):
+    how["zero"] = "float"
   seed = data.draw(st.integers(0, 99), "seed")
-  model = product(rows, k, n, block=block, bits=bits, seed=seed, **how)
+  model = product(rows, k, n, dtype=dtype, block=block, bits=bits, seed=seed, **how)
   values = feeds(model, np.random.default_rng(seed))
   session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
   got = session.run(None, values)[0].astype(np.float64)
   want = meant(model, values)
   assert got.shape == want.shape
-  assert np.linalg.norm(got - want) <= 2e-3 * np.linalg.norm(want)
+  assert np.linalg.norm(got - want) <= (2e-3 if dtype is np.float16 else 2e-6) * np.linalg.norm(want)
 
 
 def barrier(model):
@@ -82,14 +85,21 @@ def test_a_short_last_block_has_a_reason():
   assert barrier(model) == ("OP_FORM", "MatMulNBits: the last block of 480 weights has 224 of 256")
 
 
-def test_fp32_activations_have_a_reason():
-  code, reason = barrier(product(dtype=np.float32))
-  assert code == "DTYPE" and "activations are f32" in reason
+def test_activations_of_another_type_have_a_reason():
+  model = product(dtype=np.float32)
+  for value in (*model.graph.input, *model.graph.output):
+    value.type.tensor_type.elem_type = TensorProto.DOUBLE
+  (scale,) = (w for w in model.graph.initializer if w.data_type == TensorProto.FLOAT)
+  scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale).astype(float), scale.name))
+  code, reason = barrier(model)
+  assert code == "DTYPE" and "activations are f64" in reason
 
 
-def test_zero_points_that_are_no_bytes_have_a_reason():
-  code, reason = barrier(added(product(), 3, np.zeros((96, 16), np.float16)))
-  assert code == "DTYPE" and "zero points are f16" in reason
+@pytest.mark.parametrize(("bits", "dtype"), [(4, np.float32), (8, np.float16)])
+def test_zero_points_of_another_type_have_a_reason(bits, dtype):
+  """ONNX Runtime has none of 8 bits that are floats."""
+  code, reason = barrier(added(product(bits=bits), 3, np.zeros((96, 16), dtype)))
+  assert code == "DTYPE" and "zero points are f" in reason
 
 
 def test_too_few_zero_points():

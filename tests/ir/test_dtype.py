@@ -27,6 +27,19 @@ def test_a_number_is_rounded_as_an_array():
     assert round_to(np.float64(x), dtype) == round_to(np.array([x]), dtype)[0]
 
 
+@pytest.mark.parametrize("dtype", [DType.P4M3, DType.P5M2])
+def test_floats_of_8_bits(dtype, rng):
+  data = np.arange(256, dtype=np.uint8)
+  values = unpacked(data, dtype)
+  np.testing.assert_array_equal(values, data.view(dtype.numpy).astype(np.float32))
+  same = packed(values, dtype) == data
+  assert same[np.isfinite(values)].all()
+  assert np.nanmax(np.where(np.isinf(values), np.nan, values)) == dtype.integers[1]
+  drawn = as_input(rng.standard_normal(4000) * 2.0**8, dtype)
+  np.testing.assert_array_equal(drawn, round_to(drawn, DType.F32))
+  assert 0.5 < drawn.std() < 2 and (drawn.astype(dtype.numpy) == drawn).all()
+
+
 @pytest.mark.parametrize("dtype", [DType.Q2, DType.Q4, DType.Q8])
 def test_packed_bytes_and_values(dtype, rng):
   data = rng.integers(0, 256, (5, 60), dtype=np.uint8)

@@ -8,7 +8,7 @@ MS = "com.microsoft"
 
 
 def nbits(net, x, n, k, *, block=32, bits=4, zero=False, bias=False, flat=False):
-  """MatMulNBits of random integers; ``zero``: with packed zero points."""
+  """MatMulNBits of random integers; ``zero``: with packed zero points, or ("float") floats."""
   blocks = k // block
   b = net.constant(net.rng.integers(0, 256, (n, blocks, block * bits // 8)), np.uint8)
   # So that products of normal numbers are about normal.
@@ -18,7 +18,11 @@ def nbits(net, x, n, k, *, block=32, bits=4, zero=False, bias=False, flat=False)
   inputs = [x, b, net.constant(scale)]
   if zero or bias:
     points = net.rng.integers(0, 256, (n, -(-blocks * bits // 8)))
-    inputs.append(net.constant(points.reshape(-1) if flat else points, np.uint8) if zero else "")
+    if zero == "float":
+      middle = 2 ** (bits - 1)
+      points = net.rng.uniform(middle - 1, middle + 1, (n, blocks))
+    points = points.reshape(-1) if flat else points
+    inputs.append(net.constant(points, *([] if zero == "float" else [np.uint8])) if zero else "")
   if bias:
     inputs += ["", net.constant(net.rng.standard_normal(n))]
   return net.MatMulNBits(*inputs, domain=MS, K=k, N=n, bits=bits, block_size=block)

@@ -2,9 +2,10 @@
 //
 // Q2, Q4 and Q8 are tags: an integer is stored with kZero added, so that zero is the bits of kZero; of
 // several in a byte the first has the lowest bits. S4 and S8 are stored in two's complement, and become those
-// where they are taken out of memory: the bits kFlip of a word turn. A lane of a streaming kernel has 8 * Eights consecutive
-// ones of a row (Lane), 16 bytes or more, and widens eight of them for each step of mma.
-// Needs ptx.cuh and vector.cuh, included before.
+// where they are taken out of memory: the bits kFlip of a word turn. P4M3 and P5M2 are floats of 8 bits, whose
+// zero is no bits. A lane of a streaming kernel has 8 * Eights consecutive ones of a row (Lane), 16 bytes or
+// more, and widens eight of them for each step of mma.
+// Needs ptx.cuh, vector.cuh and numeric.cuh, included before.
 #pragma once
 
 struct Q2 {
@@ -29,6 +30,30 @@ struct Q8 {
   static constexpr unsigned kFlip = 0;
   static constexpr unsigned kZero = 128;
   static PTX_DEVICE float widen(Storage stored) { return static_cast<float>(stored) - 128.0f; }
+};
+
+// Seven bits of e4m3 lie in fp16 as 2^-8 of it; its infinities are numbers, and one NaN.
+struct P4M3 {
+  using Storage = unsigned char;
+  static constexpr int kBits = 8;
+  static constexpr unsigned kFlip = 0;
+  static constexpr unsigned kZero = 0;
+  static PTX_DEVICE float widen(Storage stored) {
+    const unsigned low = stored & 0x7fu, sign = (stored & 0x80u) << 8;
+    const float v = 256.0f * ptx::f16_to_f32(static_cast<unsigned short>(sign | low << 7));
+    return low == 0x7fu ? ptx::bits_to_f32(0x7fffffffu) : v;
+  }
+};
+
+// The high byte of fp16.
+struct P5M2 {
+  using Storage = unsigned char;
+  static constexpr int kBits = 8;
+  static constexpr unsigned kFlip = 0;
+  static constexpr unsigned kZero = 0;
+  static PTX_DEVICE float widen(Storage stored) {
+    return ptx::f16_to_f32(static_cast<unsigned short>(stored << 8));
+  }
 };
 
 struct S4 : Q4 {
@@ -61,8 +86,7 @@ PTX_DEVICE unsigned char load_packed(const unsigned char* row, int place) {
 template <class Q, int Eights>
 struct Lane {
   static constexpr int kVectors = Eights * Q::kBits / 16;
-  static constexpr unsigned kZeros =
-      (Q::kBits == 2 ? 0xaaaaaaaau : Q::kBits == 4 ? 0x88888888u : 0x80808080u) ^ Q::kFlip;
+  static constexpr unsigned kZeros = Q::kZero * (0xffffffffu / ((1u << Q::kBits) - 1)) ^ Q::kFlip;
   ptx::U4 v[kVectors];
   PTX_DEVICE Lane() {
 #pragma unroll
@@ -99,7 +123,8 @@ PTX_DEVICE unsigned stored_integer(const Lane<Q, Eights>& lane, int part, int j)
 template <class Q, int Eights>
 PTX_DEVICE void unpack8(const Lane<Q, Eights>& lane, int part, float (&to)[8]) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) to[j] = Q::widen(stored_integer(lane, part, j));
+  for (int j = 0; j < 8; ++j)
+    to[j] = Q::widen(static_cast<typename Q::Storage>(stored_integer(lane, part, j)));
 }
 
 // ---- (integers - zero) * scale in 16 bits ----------------------------------------------------
@@ -161,7 +186,7 @@ PTX_DEVICE Eight<T> scaled8(const Lane<Q, Eights>& lane, int part, unsigned shor
     const ptx::U4 p = scaled8_apart<T>(lane, part, scale, zero).v;
     e.v = {ptx::low_halves(p.x, p.y), ptx::low_halves(p.z, p.w), ptx::high_halves(p.x, p.y),
            ptx::high_halves(p.z, p.w)};
-  } else if constexpr (Q::kBits == 8 && kFitsBytes<T>) {
+  } else if constexpr (Q::kBits == 8 && Q::kZero != 0 && kFitsBytes<T>) {
     const unsigned zeros = 0x64006400u | twice(zero), scales = twice(scale);
     unsigned p[4];
 #pragma unroll
@@ -211,4 +236,38 @@ PTX_DEVICE Eight<T> product8(const Eight<T>& a, const Eight<T>& b) {
   Eight<T> e;
   e.v = {two(a.v.x, b.v.x), two(a.v.y, b.v.y), two(a.v.z, b.v.z), two(a.v.w, b.v.w)};
   return e;
+}
+
+// ---- products in fp32, by multiply-adds --------------------------------------------------------
+//
+// Lane (g, t) has depth 8t .. 8t+7 of columns g and g + 8, and of row g of a tile of eight. Each row goes
+// around the lanes; what they sum up over their own depth is added up over the quad behind the loop.
+
+// The eight of row `row`, which the lanes of its group have.
+PTX_DEVICE void row_of(const float (&rows)[8], int row, float (&to)[8]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) to[j] = ptx::shfl(rows[j], 4 * row + ptx::lane() % 4);
+}
+
+PTX_DEVICE void multiply8(float (&sums)[2], const float (&low)[8], const float (&high)[8],
+                          const float (&row)[8]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    sums[0] = fmaf(low[j], row[j], sums[0]);
+    sums[1] = fmaf(high[j], row[j], sums[1]);
+  }
+}
+
+// Sums of the lanes to where mma has them: rows 2t and 2t + 1 of columns g and g + 8.
+template <int Rows>
+PTX_DEVICE void to_accumulator(float (&d)[4], const float (&sums)[Rows][2]) {
+  const int t = ptx::lane() % 4;
+#pragma unroll
+  for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = quad_reduce<Sum>(sums[r][h]);
+      if (t == r / 2) d[2 * h + r % 2] = sum;
+    }
+  }
 }

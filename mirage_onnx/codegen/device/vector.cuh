@@ -1,7 +1,7 @@
 // Element types, and vectors of them: global memory <-> fp32 registers.
 //
-// F16, BF16 and F32 are tags: T::Storage is what memory holds, a 16-bit value being its bits. Bool,
-// I32 and I64 are of inputs only: single elements are loaded, as the nearest fp32 number.
+// F16, BF16 and F32 are tags: T::Storage is what memory holds, a 16-bit value being its bits. Bool, I8, U8,
+// I32 and I64 are of inputs only: elements are loaded as the nearest fp32 number.
 // Eight<T> is eight consecutive elements as they lie in memory.
 // Needs ptx.cuh, included before.
 #pragma once
@@ -38,6 +38,26 @@ struct Bool {
   static PTX_DEVICE float widen(Storage bits) { return bits ? 1.0f : 0.0f; }
 };
 
+struct U8 {
+  using Storage = unsigned char;
+  template <Path P>
+  static PTX_DEVICE Storage load(const Storage* from) {
+    return Bool::load<P>(from);
+  }
+  static PTX_DEVICE float widen(Storage bits) { return static_cast<float>(bits); }
+};
+
+struct I8 {
+  using Storage = unsigned char;
+  template <Path P>
+  static PTX_DEVICE Storage load(const Storage* from) {
+    return Bool::load<P>(from);
+  }
+  static PTX_DEVICE float widen(Storage bits) {
+    return static_cast<float>(bits ^ 0x80u) - 128.0f;
+  }
+};
+
 struct I32 {
   using Storage = int;
   template <Path P>
@@ -61,6 +81,10 @@ template <class T>
 constexpr bool kInputOnly = false;
 template <>
 constexpr bool kInputOnly<Bool> = true;
+template <>
+constexpr bool kInputOnly<I8> = true;
+template <>
+constexpr bool kInputOnly<U8> = true;
 template <>
 constexpr bool kInputOnly<I32> = true;
 template <>
@@ -137,6 +161,16 @@ template <>
 struct Eight<F32> {
   ptx::U4 v, high;
 };
+template <>
+struct Eight<I8> {
+  ptx::U2 v;
+};
+template <>
+struct Eight<U8> {
+  ptx::U2 v;
+};
+template <class T>
+constexpr bool kIsByte = sizeof(typename T::Storage) == 1;
 
 template <Path P>
 PTX_DEVICE void load16_if(ptx::U4& to, const void* from, bool valid) {
@@ -163,7 +197,12 @@ PTX_DEVICE ptx::U4 load16(const void* from) {
 template <class T, Path P>
 PTX_DEVICE Eight<T> load8(const typename T::Storage* from) {
   Eight<T> e;
-  e.v = load16<P>(from);
+  if constexpr (kIsByte<T>) {
+    e.v = P == Path::kCoherent ? ptx::ld_v2(from) : ptx::ld_nc_v2(from);
+    return e;
+  } else {
+    e.v = load16<P>(from);
+  }
   if constexpr (sizeof(typename T::Storage) == 4) e.high = load16<P>(from + 4);
   return e;
 }
@@ -171,7 +210,12 @@ PTX_DEVICE Eight<T> load8(const typename T::Storage* from) {
 // Where `valid`; otherwise `to` keeps its value and `from` is not read.
 template <class T, Path P>
 PTX_DEVICE void load8_if(Eight<T>& to, const typename T::Storage* from, bool valid) {
-  load16_if<P>(to.v, from, valid);
+  if constexpr (kIsByte<T>) {
+    if (valid) to = load8<T, P>(from);
+    return;
+  } else {
+    load16_if<P>(to.v, from, valid);
+  }
   if constexpr (sizeof(typename T::Storage) == 4) load16_if<P>(to.high, from + 4, valid);
 }
 
@@ -191,6 +235,8 @@ PTX_DEVICE Eight<T> gather8(const typename T::Storage* from, int stride, int cou
   if constexpr (sizeof(typename T::Storage) == 4) {
     e.v = {r[0], r[1], r[2], r[3]};
     e.high = {r[4], r[5], r[6], r[7]};
+  } else if constexpr (kIsByte<T>) {
+    e.v = {r[0] | r[1] << 8 | r[2] << 16 | r[3] << 24, r[4] | r[5] << 8 | r[6] << 16 | r[7] << 24};
   } else {
     e.v = {r[0] | r[1] << 16, r[2] | r[3] << 16, r[4] | r[5] << 16, r[6] | r[7] << 16};
   }
@@ -203,6 +249,10 @@ PTX_DEVICE void unpack8(const Eight<T>& e, float (&to)[8]) {
     const unsigned r[8] = {e.v.x, e.v.y, e.v.z, e.v.w, e.high.x, e.high.y, e.high.z, e.high.w};
 #pragma unroll
     for (int j = 0; j < 8; ++j) to[j] = ptx::bits_to_f32(r[j]);
+  } else if constexpr (kIsByte<T>) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      to[j] = T::widen(static_cast<typename T::Storage>((j < 4 ? e.v.x : e.v.y) >> j % 4 * 8));
   } else {
     T::unpack(e.v.x, to[0], to[1]);
     T::unpack(e.v.y, to[2], to[3]);
