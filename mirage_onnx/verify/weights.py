@@ -29,7 +29,7 @@ Measure = Callable[[str, tuple[int, ...]], Extremes]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartOfWeight:
   """A region's input that is a view of a weight."""
 
   region: Region
@@ -83,7 +83,7 @@ class Weights(Mapping[str, np.ndarray]):
     names: tuple[str, ...],
     read: Callable[[str], np.ndarray],
     measure: Measure,
-    parts: Mapping[str, Part],
+    parts: Mapping[str, PartOfWeight],
   ) -> None:
     self._names, self._read, self._measure = dict.fromkeys((*names, *parts)), read, measure
     self._parts = parts
@@ -142,7 +142,7 @@ class ModelWeights:
   def of(self, region: Region) -> Weights:
     """Those that ``region`` reads."""
     held = [i for i in region.inputs if i.is_weight and self._stored(i.source.name)]
-    parts = {i.tensor.name: Part(region, i) for i in held if i.view}
+    parts = {i.tensor.name: PartOfWeight(region, i) for i in held if i.view}
     shapes = {i.source.name: region.shape(i.source) for i in held}
     return Weights(tuple(shapes), lambda name: self._first(name, shapes[name]), self.extremes, parts)
 
