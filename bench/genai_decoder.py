@@ -6,9 +6,10 @@
 The graph is the builder's (``genai_graphs.py``), weights are random, the cache is one buffer with ``--room``
 rows. The folder is optimized as ``optimize MODEL_DIR`` does it, with its steps apart, in ``--seconds``. Then
 both sessions take a prompt and greedy tokens, and a step is timed: captured from one stream, interleaved,
-cold (``Gpu.time_us``) and warm, and as runs of onnxruntime; so is a prompt of 256 tokens. Beside them the
-graph with a branch but without kernels (``branch``), and the branch alone (``step``). What was searched when,
-the times of single kernels and what nodes take on the host are in the record, too.
+cold (``Gpu.time_us``) and warm, and as runs of onnxruntime (``run_us``; ``host_us`` is what the thread that
+starts them computes, which other work on the machine does not change); so is a prompt of 256 tokens. Beside
+them the graph with a branch but without kernels (``branch``), and the branch alone (``step``). What was
+searched when, the times of single kernels and what nodes take on the host are in the record, too.
 Writes DIR/genai_CONFIG_BITS_bBATCH.json.
 """
 
@@ -23,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from genai_graphs import CONFIGS, write
-from genai_runs import TOKENS, Decoder, host_times, kernel_times, replaced_share, step_alone
+from genai_runs import TOKENS, Decoder, host_times, host_us, kernel_times, replaced_share, step_alone
 from packed import warm_us
 from protocol import facts, streaming_limit, write_text
 
@@ -104,6 +105,8 @@ def measured(args, c, work):
       ("ort", plain, None), ("ours", out / "model.onnx", own), ("branch", source / "apart.onnx", None),
       ("step", alone, own),
     ):  # fmt: skip
+      if path is None:
+        continue
       d = Decoder(path, c, args.batch, args.room, gpu.stream_address, make)
       if name != "step":  # of which a prompt is none
         tokens[name] = d.greedy(prompt, gpu.wait)
@@ -129,11 +132,13 @@ def measured(args, c, work):
     for key, of in (("run_us", runs), ("prompt_us", prompts)):
       times = np.median(rounds_us(list(of.values())), axis=1)
       row[key] = dict(zip(of, times.round(1).tolist(), strict=True))
+    steps = {n: r for n, r in captured.items() if not n.endswith("_prompt")}
+    row["host_us"] = host_us(steps, gpu.wait)
     told(row)
     write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
     cache = 2 * c.layers * args.batch * c.own * args.length * c.size * 2
     arms = {"read": streaming_limit(gpu, row["weight_bytes"] + cache)[0]}
-    for name, run in ((n, r) for n, r in captured.items() if not n.endswith("_prompt")):
+    for name, run in steps.items():
       try:
         arms[name] = gpu.capture(run)
       except Exception as error:

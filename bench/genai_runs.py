@@ -1,6 +1,7 @@
 """Runs of a decoder of genai's builder, its caches one buffer each, and what of it kernels have replaced."""
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class Decoder:
     self.device = "cuda" if stream else "cpu"
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1  # what a step has for the CPU are single numbers
     if profile:
       options.enable_profiling, options.profile_file_prefix = True, str(profile)
     own = [("CUDAExecutionProvider", {"user_compute_stream": str(stream)})] if stream else []
@@ -89,11 +91,14 @@ def replaced_share(original, made):
 def step_alone(path, to):
   """The branch of steps of a written model as a model of its own, ``to``, beside the same weights.
 
-  A CUDA graph can be captured of it, whatever onnxruntime does for an ``If``.
+  A CUDA graph can be captured of it, whatever onnxruntime does for an ``If``. None where the model has no
+  branch: nothing was replaced.
   """
   model = onnx.load(path, load_external_data=False)
   holder = model.graph.node[-1]
-  branch = next(a.g for a in holder.attribute if a.name == "then_branch")
+  branch = next((a.g for a in holder.attribute if a.name == "then_branch"), None)
+  if branch is None:
+    return None
   own = dict(zip((o.name for o in branch.output), holder.output, strict=True))
   constants = [n for n in model.graph.node if n.op_type == "Constant"]
   del model.graph.node[:]
@@ -119,6 +124,21 @@ def kernel_times(run, wait, runs=5):
     wait()
   found = [(e.key[:120], e.count / runs, round(e.device_time_total / runs, 2)) for e in seen.key_averages()]
   return sorted(found, key=lambda f: -f[2])
+
+
+def host_us(runs, wait, samples=200):
+  """Name -> microseconds that the thread which starts a run computes for it, whatever else the cores do.
+
+  The median; the GPU is waited for between runs, and that does not count.
+  """
+  found = {name: [] for name in runs}
+  for _ in range(samples):
+    for name, run in runs.items():
+      wait()
+      began = time.thread_time_ns()
+      run()
+      found[name].append(time.thread_time_ns() - began)
+  return {name: round(float(np.median(us)) / 1e3, 1) for name, us in found.items()}
 
 
 def host_times(session, run, wait, runs=30):

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kMaxGrid[3] = {std::numeric_limits<int32_t>::max(), 65535, 65535};
 constexpr int64_t kMaxElements = int64_t(1) << 40;  // times 8 bytes: far below overflow
+constexpr size_t kFewLaunches = 4;  // of a variant, whose numbers need no memory from the heap
 constexpr uintptr_t kVectorBytes = 16;  // generated code loads 16 bytes at a time
 
 size_t element_bytes(int onnx_type) {
@@ -90,10 +91,11 @@ struct MuGraphKernel::Run {
   cu::Stream stream;
   Staging staging;
   Dims dims;
-  void* inputs[kMaxInputs] = {};
-  void* outputs[kMaxOutputs] = {};
-  uint64_t input_bytes[kMaxInputs] = {};
-  uint64_t output_bytes[kMaxOutputs] = {};
+  // Of as many inputs and outputs as the plan has.
+  void* inputs[kMaxInputs];
+  void* outputs[kMaxOutputs];
+  uint64_t input_bytes[kMaxInputs];
+  uint64_t output_bytes[kMaxOutputs];
   char* workspace = nullptr;
   int64_t workspace_bytes = 0;
   uint64_t made_bytes = 0;  // of outputs and workspace so far
@@ -148,7 +150,9 @@ ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept 
     size_t variant = 0;
     std::string error = choose(run, &variant);
     const size_t count = kernels_[variant].size();
-    const std::unique_ptr<Prepared[]> prepared(new Prepared[count]);
+    Prepared few[kFewLaunches];
+    const std::unique_ptr<Prepared[]> many(count > kFewLaunches ? new Prepared[count] : nullptr);
+    Prepared* prepared = many == nullptr ? few : many.get();
     for (size_t i = 0; error.empty() && i < count; ++i) {
       error = prepare(run, variant, i, &prepared[i]);
     }
@@ -167,15 +171,15 @@ ort::Status* MuGraphKernel::compute(ort::KernelContext* context) const noexcept 
 
 ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
   const InputSpec& spec = plan_.inputs[index];
-  const std::string what = "input " + std::to_string(index + 1);  // as counted in the model
+  const auto what = [index] { return "input " + std::to_string(index + 1); };  // as counted in the model
   const ort::Value* value = nullptr;
   if (auto* s = ort::KernelContext_GetInput(api_)(run->context, index + 1, &value)) return s;
-  if (value == nullptr) return fail(ort::kInvalidArgument, what + " is missing");
+  if (value == nullptr) return fail(ort::kInvalidArgument, what() + " is missing");
   TensorInfo info;
-  if (auto* s = info.read(api_, value)) return s;
+  if (auto* s = info.read(api_, registration_->shape_reference, value)) return s;
   if (info.type != spec.element_type) {
     return fail(ort::kInvalidArgument,
-        what + " has element type " + type_text(info.type) + ", the plan needs " +
+        what() + " has element type " + type_text(info.type) + ", the plan needs " +
             type_text(spec.element_type));
   }
   const bool rank_fits = info.rank == spec.dims.size();
@@ -189,7 +193,7 @@ ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
     const std::string found = rank_fits ? "shape " + shape_text(info.dims, info.rank)
                                         : "rank " + std::to_string(info.rank);
     return fail(ort::kInvalidArgument,
-        what + " has " + found + ", the plan needs " +
+        what() + " has " + found + ", the plan needs " +
             shape_text(spec.dims.data(), spec.dims.size()));
   }
   run->dims.rank[index] = info.rank;
@@ -198,7 +202,7 @@ ort::Status* MuGraphKernel::read_input(Run* run, size_t index) const {
   auto* tensor = const_cast<ort::Value*>(value);
   if (auto* s = ort::GetTensorMutableData(api_)(tensor, &run->inputs[index])) return s;
   if (is_aligned(run->inputs[index], elements, info.type)) return nullptr;
-  return align(run, what, &run->inputs[index], run->input_bytes[index], true);
+  return align(run, what(), &run->inputs[index], run->input_bytes[index], true);
 }
 
 ort::Status* MuGraphKernel::make_output(Run* run, size_t index) const {
@@ -253,7 +257,7 @@ ort::Status* MuGraphKernel::make_tensor(
   const bool is_workspace = index == plan_.outputs.size();
   const int type = is_workspace ? ort::kUint8 : plan_.outputs[index].element_type;
   TensorInfo made;
-  if (auto* s = made.read(api_, value)) return s;
+  if (auto* s = made.read(api_, registration_->shape_reference, value)) return s;
   if (made.type != type || made.rank != rank || !std::equal(dims, dims + rank, made.dims)) {
     return fail(ort::kInvalidArgument,
         "output " + std::to_string(index) + " was allocated as " + type_text(made.type) +

@@ -30,6 +30,7 @@ struct MuGraphOp : ort::CustomOp {
 // any session lives, so it is never freed; register.cc shares and bounds them.
 struct Registration {
   const ort::Api* api = nullptr;
+  ort::ShapeReference shape_reference = nullptr;
   const cu::Driver* driver = nullptr;
   Mode mode = Mode::kNone;
   std::string domain;

@@ -1,6 +1,7 @@
 // RegisterCustomOps: the entry point that ORT calls when an application registers this library.
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -53,6 +54,7 @@ ort::Status* find_or_make(Registration* wanted, Registration** out) {
   if (*out != nullptr) return nullptr;
   auto made = std::make_unique<Registration>();
   made->api = wanted->api;
+  made->shape_reference = wanted->shape_reference;
   made->driver = wanted->driver;
   made->mode = wanted->mode;
   made->domain = wanted->domain;
@@ -113,7 +115,21 @@ ort::Status* leave_reason(
   return ort::AddSessionConfigEntry(api)(options, kReasonKey, text.c_str());
 }
 
-ort::Status* register_ops(const ort::Api* api, ort::SessionOptions* options) {
+// A runtime says on stderr that it does not know a version, so that it is not asked for one.
+ort::ShapeReference shape_reference(const ort::ApiBase* base) {
+  const std::string version = base->get_version_string();  // "1.31.1"
+  const size_t dot = version.find('.');
+  if (dot == std::string::npos) return nullptr;
+  const bool later = std::atoi(version.c_str()) > 1;
+  if (!later && std::atoi(version.c_str() + dot + 1) < int(ort::kShapeReferenceVersion)) return nullptr;
+  const ort::Api* api = base->get_api(ort::kShapeReferenceVersion);
+  if (api == nullptr) return nullptr;
+  void* const* slots = reinterpret_cast<void* const*>(api);
+  return reinterpret_cast<ort::ShapeReference>(slots[ort::kShapeReferenceSlot]);
+}
+
+ort::Status* register_ops(
+    const ort::Api* api, ort::ShapeReference reference, ort::SessionOptions* options) {
   // ORT refuses a domain that is added twice, so the options remember that they have it.
   std::string registered;
   if (auto* s = read_entry(api, options, kRegisteredKey, &registered)) return s;
@@ -139,6 +155,7 @@ ort::Status* register_ops(const ort::Api* api, ort::SessionOptions* options) {
 
   Registration wanted;
   wanted.api = api;
+  wanted.shape_reference = reference;
   wanted.driver = driver;
   wanted.mode = decision.mode;
   wanted.session = config.session;
@@ -169,7 +186,7 @@ MIRAGE_EXPORT mirage::ort::Status* RegisterCustomOps(
   }
   mirage::platform::stay_loaded();
   try {
-    return mirage::register_ops(api, options);
+    return mirage::register_ops(api, mirage::shape_reference(base), options);
   } catch (...) {  // only memory exhaustion throws
     return mirage::ort::CreateStatus(api)(mirage::ort::kFail, "mirage-onnx: out of memory");
   }

@@ -1,9 +1,9 @@
 """How many elements of values a lane holds at once: an estimate of what ptxas will find.
 
 A value is held from the op that makes it to the last that uses it, or in whose place it is made;
-what lives through the loop, or is made before it and used in it, through all of the loop. The
-elements of an elementwise operation take the places of those that it uses for the last time, and
-what only a reduction uses is added up as it is made.
+what lives through the loop, or is made before it and used by what is made anew each time, through
+all of the loop. The elements of an elementwise operation take the places of those that it uses for
+the last time, and what only a reduction uses is added up as it is made.
 """
 
 from mirage_onnx.ir.block_ops import REDUCTIONS
@@ -20,12 +20,14 @@ def most_live(lowering: Lowered) -> int:
   for save in kernel.saves:
     last[save.arg] = end
     users[save.arg].add("save")
-  passing = set()
+  passing, turning = set[int](), set[int]()
   for i in sorted(needed, reverse=True):
     form = lowering.forms.get(i)
     if is_elementwise(ops[i].op) and users[i] <= REDUCTIONS:
       passing.add(i)
     placed = i in passing or (form is not None and lowering.in_place(i, form))
+    if ops[i].phase is Phase.LOOP and (lowering.varies[i] or (placed and i in turning)):
+      turning.update(ops[i].args)
     for a in ops[i].args:
       last[a] = max(last[a], last[i] if placed else i)
       users[a].add(ops[i].op)
@@ -37,7 +39,7 @@ def most_live(lowering: Lowered) -> int:
     if i in passing:
       continue
     until = last[i]
-    if ops[i].phase is Phase.LOOP and not lowering.varies[i]:
+    if ops[i].phase is Phase.LOOP and i in turning and not lowering.varies[i]:
       until = max(until, body)
     size = -(-size // 2) if held.packed else size
     same = until < end and lowering.forms.get(until) == held.form

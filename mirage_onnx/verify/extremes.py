@@ -1,7 +1,8 @@
 """The range of an array, and its norms: all that interval analysis asks of a weight."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf, prod, sqrt
 
 import numpy as np
 
@@ -18,6 +19,17 @@ class Extremes:
 
   range: Interval
   norms: tuple[float, ...]
+
+
+def repeated(found: Extremes, times: Sequence[int]) -> Extremes:
+  """What is measured of an array of which each element stands so many times along each dimension."""
+  return Extremes(found.range, tuple(n * sqrt(r) for n, r in zip(found.norms, times, strict=True)))
+
+
+def of_integers(least: int, most: int, shape: Sequence[int]) -> Extremes:
+  """What holds of any array of integers from ``least`` to ``most``: nothing is looked at."""
+  largest = max(abs(least), abs(most))
+  return Extremes(Interval(float(least), float(most)), tuple(largest * sqrt(n) for n in shape))
 
 
 def extremes(data: np.ndarray) -> Extremes:

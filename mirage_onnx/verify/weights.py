@@ -7,7 +7,8 @@ numbers that stay: a weight is measured once, however many regions read it.
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,8 +19,8 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import constant_values
 from mirage_onnx.ir.program import has_more_places
-from mirage_onnx.ir.region import Region
-from mirage_onnx.verify.extremes import Extremes, extremes
+from mirage_onnx.ir.region import Region, RegionTensor
+from mirage_onnx.verify.extremes import Extremes, extremes, of_integers, repeated
 
 #: Elements that are hashed at a time.
 BLOCK = 1 << 22
@@ -27,10 +28,54 @@ BLOCK = 1 << 22
 Measure = Callable[[str, tuple[int, ...]], Extremes]
 
 
+@dataclass(frozen=True, slots=True)
+class PartOfWeight:
+  """A region's input that is a view of a weight."""
+
+  region: Region
+  of: RegionTensor
+
+  @property
+  def source(self) -> str:
+    return self.of.source.name
+
+  def take(self, data: np.ndarray) -> np.ndarray:
+    """The part, of the array of the weight."""
+    found: np.ndarray = self.region.part(self.of, data)
+    return found
+
+  def extremes(self, read: Callable[[str], np.ndarray], shape: tuple[int, ...]) -> Extremes:
+    """What is measured of it with its elements, in their order, in ``shape``.
+
+    Of packed integers it is what their bits allow, and what stands many times is looked at once: either
+    is as large as the weight would be in 16 bits, half a gigabyte of a vocabulary.
+    """
+    if self.of.dtype.is_packed:
+      return of_integers(*self.of.dtype.integers, shape)
+    if (times := self._repeats(shape)) is None:
+      return extremes(self.take(read(self.source)).reshape(shape))
+    once = tuple(n // r for n, r in zip(shape, times, strict=True))
+    view, tensor = self.of.view, self.of.tensor
+    assert view is not None
+    sizes = tuple(n // view.repeat(d) for d, n in enumerate(self.region.shape(tensor)))
+    alone = replace(self.of, tensor=replace(tensor, shape=sizes), view=replace(view, repeats=()))
+    return repeated(extremes(self.region.part(alone, read(self.source)).reshape(once)), times)
+
+  def _repeats(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """How often an element stands along each dimension of ``shape``; None: never, or they are others."""
+    view, own = self.of.view, self.region.shape(self.of.tensor)
+    assert view is not None
+    kept = [(n, view.repeat(d)) for d, n in enumerate(own) if n > 1]
+    if not view.repeats or tuple(n for n, _ in kept) != tuple(n for n in shape if n > 1):
+      return None
+    times = iter(r for _, r in kept)
+    return tuple(next(times) if n > 1 else 1 for n in shape)
+
+
 class Weights(Mapping[str, np.ndarray]):
   """ONNX tensor name -> values, of the weights of one region; each is read once.
 
-  ``parts``: names of parts of weights -> the weight, and how to take the part of it.
+  ``parts``: names of parts of weights -> the part.
   """
 
   def __init__(
@@ -38,25 +83,28 @@ class Weights(Mapping[str, np.ndarray]):
     names: tuple[str, ...],
     read: Callable[[str], np.ndarray],
     measure: Measure,
-    parts: Mapping[str, tuple[str, Callable[[np.ndarray], np.ndarray]]],
+    parts: Mapping[str, PartOfWeight],
   ) -> None:
     self._names, self._read, self._measure = dict.fromkeys((*names, *parts)), read, measure
     self._parts = parts
     self._arrays: dict[str, np.ndarray] = {}
+    self._known: dict[tuple[str, tuple[int, ...]], Extremes] = {}
 
   def extremes(self, name: str, shape: tuple[int, ...]) -> Extremes:
     """What is measured of a weight, or here of a part of one."""
-    if name in self._parts:
-      return extremes(self[name].reshape(shape))
-    return self._measure(name, shape)
+    if name not in self._parts:
+      return self._measure(name, shape)
+    if (name, shape) not in self._known:
+      self._known[name, shape] = self._parts[name].extremes(self.__getitem__, shape)
+    return self._known[name, shape]
 
   def __getitem__(self, name: str) -> np.ndarray:
     if name not in self._names:
       raise KeyError(name)
     if name not in self._arrays:
       if name in self._parts:
-        whole, part = self._parts[name]
-        self._arrays[name] = part(self[whole])
+        part = self._parts[name]
+        self._arrays[name] = part.take(self[part.source])
       else:
         self._arrays[name] = self._read(name)
     return self._arrays[name]
@@ -94,7 +142,7 @@ class ModelWeights:
   def of(self, region: Region) -> Weights:
     """Those that ``region`` reads."""
     held = [i for i in region.inputs if i.is_weight and self._stored(i.source.name)]
-    parts = {i.tensor.name: (i.source.name, partial(region.part, i)) for i in held if i.view}
+    parts = {i.tensor.name: PartOfWeight(region, i) for i in held if i.view}
     shapes = {i.source.name: region.shape(i.source) for i in held}
     return Weights(tuple(shapes), lambda name: self._first(name, shapes[name]), self.extremes, parts)
 

@@ -7,6 +7,11 @@
 #define CHECK_SLOT(name, index, result, parameters) \
   static_assert(offsetof(OrtApi, name) / sizeof(void*) == index, "slot of OrtApi::" #name);
 MIRAGE_ORT_SLOTS(CHECK_SLOT)
+#if ORT_API_VERSION >= 24
+static_assert(offsetof(OrtApi, GetTensorElementTypeAndShapeDataReference) / sizeof(void*) ==
+        mirage::ort::kShapeReferenceSlot,
+    "slot of OrtApi::GetTensorElementTypeAndShapeDataReference");
+#endif
 
 #define CHECK_FIELD(name) \
   static_assert(offsetof(OrtCustomOp, name) == offsetof(mirage::ort::CustomOp, name), \

@@ -8,6 +8,7 @@ from math import isnan, nan
 import ml_dtypes
 import numpy as np
 import pytest
+from packed_models import product
 from small_models import Net
 
 from mirage_onnx import searching
@@ -48,6 +49,29 @@ def test_a_number_is_an_array():
 def test_nothing_has_no_range():
   with pytest.raises(ValueError, match="an empty array has no range"):
     extremes(np.zeros((0, 4)))
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_weights_of_few_bits_are_not_looked_at_element_by_element(zero, monkeypatch):
+  """Bounds of integers by their bits; scales measured once each, however many elements one has."""
+  loaded = load_model(product(1, 512, 96, block=32, zero=zero))
+  region = max(find_candidates(import_model(loaded)).candidates, key=lambda c: len(c.nodes)).region
+  found, looked = sample_weights(loaded, region), []
+  monkeypatch.setattr(weights, "extremes", lambda x: looked.append(x.size) or extremes(x))
+  parts = [i for i in region.inputs if i.is_weight and i.view]
+  assert len(parts) == 2 + zero
+  for i in parts:
+    shape = tuple(region.extents[a] for a in i.axes)
+    exact, told = extremes(found[i.tensor.name].reshape(shape)), found.extremes(i.tensor.name, shape)
+    if i.dtype.is_packed and i.view.repeats == ():
+      assert told.range == Interval(-8.0, 7.0)
+      assert all(a <= b <= 2 * a for a, b in zip(exact.norms, told.norms, strict=True))
+    elif i.dtype.is_packed:
+      assert told.range.lo <= exact.range.lo and exact.range.hi <= told.range.hi
+    else:
+      assert told.range == exact.range
+      np.testing.assert_allclose(told.norms, exact.norms, rtol=1e-12)
+  assert looked == [96 * 512 // 32]
 
 
 def gated(width=32):
