@@ -70,7 +70,7 @@ COLLECTIVES: dict[str, Spread] = {
   **dict.fromkeys(
     ("sync_warp", "shfl", "shfl_xor", "shfl_up", "shfl_down", "ballot", "any", "all",
      "mma_step", "warp_reduce", "quad_reduce", "movmatrix", "bar_sync",
-     "bar_arrive", "bar_any", "quad_turned", "warp_arrives", "agreed"),
+     "bar_arrive", "quad_turned", "warp_arrives", "warp_says", "agreed"),
     Spread.WARP,
   ),
   **{f: Spread.WARP for i in INSTRUCTIONS.values() if i.warps == 1 for f in (i.function, i.in_rows) if f},
@@ -145,7 +145,7 @@ def _parted(line: str) -> tuple[str, str, str, bool]:
 
 def _spread(expression: str, spreads: dict[str, Spread]) -> Spread:
   """Who agrees on the value of an expression; what was loaded from memory, nobody."""
-  if re.fullmatch(r"ptx::(sync_any|bar_any)\((\d+, \d+, )?\w+\)", expression):
+  if re.fullmatch(r"ptx::sync_any\(\w+\)|any_said<\d+>\(\w+, \w+\)", expression):
     return Spread.BLOCK
   if re.fullmatch(r"ptx::any\(\w+\)", expression):
     return Spread.WARP

@@ -20,7 +20,7 @@ from mirage_onnx.lower.lowered import MOST_FETCHED, MOST_FETCHED_FED, Lowered
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.near import with_near
 from mirage_onnx.lower.pieces import Pieces
-from mirage_onnx.lower.ring_feed import RingFeed, ring_feed
+from mirage_onnx.lower.ring_feed import RingFeed, ring_barrier_bytes, ring_feed
 from mirage_onnx.lower.share import ways
 from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
@@ -85,7 +85,7 @@ def tiled_graph(
   feed: Feed | RingFeed | None = None
   size, blocks = plan.memory.size, 0
   if params.teams:
-    size += barrier_bytes(plan.lowering.stages)
+    size += _barriers(plan.lowering)
   if params.teams and plan.lowering.under_way:
     feed = feed_of(graph, params, plan.lowering, plan.pieces, plan.memory)
     blocks = blocks_of(feed, tiles, target)
@@ -215,11 +215,16 @@ def _plan(
       frozenset(lowering.homes[i] for i in lowering.ring),
       partial(_resident, 1 if params.teams else _blocks(pieces.grid), 32 * warps.total, target),
     )  # fmt: skip
-    smem_bytes = memory.size + (barrier_bytes(stages) if params.teams else 0)
+    smem_bytes = memory.size + (_barriers(lowering) if params.teams else 0)
     if smem_bytes <= target.smem_bytes:
       issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
       return TiledPlan(pieces, forms, warps, lowering, memory, issued), live
   raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
+
+
+def _barriers(lowering: Lowered) -> int:
+  """Bytes of a block that is fed by warps of its own."""
+  return barrier_bytes(lowering.stages) if lowering.under_way else ring_barrier_bytes(lowering.stages)
 
 
 def _blocks(grid: Grid) -> int:

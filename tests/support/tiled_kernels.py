@@ -124,14 +124,13 @@ def drawn_mask(tensor, extents, rng):
   """Nine of ten elements of its band, and every eleventh row sees nothing; of a sharp one the band itself."""
   rows, columns = (extents[a] for a in tensor.axes)
   distance = np.arange(columns)[None, :] - np.arange(rows)[:, None]
-  seen = tensor.band.covers(distance)
-  if tensor.band.sharp:
-    return seen if tensor.dtype is DType.BOOL else np.where(seen, 0.0, float(tensor.band.outside))
-  seen &= rng.random((rows, columns)) < 0.9
-  seen[3::11] = False
-  if tensor.dtype is DType.BOOL:
-    return seen
-  return np.where(seen, rng.standard_normal(seen.shape), float(tensor.band.outside))
+  seen, added = tensor.band.covers(distance), 0.0
+  if not tensor.band.sharp:
+    seen &= rng.random((rows, columns)) < 0.9
+    seen[3::11] = False
+    added = 0.0 if tensor.dtype is DType.BOOL else rng.standard_normal(seen.shape)
+  drawn = seen if tensor.dtype is DType.BOOL else np.where(seen, added, float(tensor.band.outside))
+  return drawn.astype(tensor.dtype.numpy)  # or a GPU is given the bytes of other numbers
 
 
 def near(cases, bound=2e-3, seed=7, ulps=0):

@@ -28,18 +28,6 @@ PTX_DEVICE void bar_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// As bar_sync, and whether any of these threads says so.
-PTX_DEVICE bool bar_any(int id, int threads, bool says) {
-  int any;
-  asm volatile(
-      "{\n\t.reg .pred p;\n\tsetp.ne.s32 p, %3, 0;\n\t"
-      "bar.red.or.pred p, %1, %2, p;\n\tselp.s32 %0, 1, 0, p;\n\t}"
-      : "=r"(any)
-      : "r"(id), "r"(threads), "r"(static_cast<int>(says))
-      : "memory");
-  return any != 0;
-}
-
 // ---- all threads of all blocks of the cluster; sm_90 -------------------------------------------
 
 PTX_DEVICE void cluster_arrive() {  // releases this thread's writes to shared memory

@@ -92,6 +92,25 @@ PTX_DEVICE void warp_arrives(ptx::U64* bar) {
   }
 }
 
+// A vote of warps of which others hear, too: each says its own, and whoever comes to the barrier, which counts
+// a warp once, hears whether one of the first `Warps` has said so. (bar.red of all threads at two places of the
+// text does it as well, but compute-sanitizer's synccheck takes that for a block that has diverged.)
+PTX_DEVICE void warp_says(ptx::U64* asked, unsigned char* said, bool says) {
+  const bool one = ptx::any(says);
+  if (ptx::lane() == 0) {
+    said[ptx::warp()] = one;
+    ptx::mbarrier_arrive(asked);
+  }
+}
+template <int Warps>
+PTX_DEVICE bool any_said(ptx::U64* asked, const unsigned char* said) {
+  ptx::wait(asked, 0);
+  unsigned all = 0;
+#pragma unroll
+  for (int n = 0; n < Warps; ++n) all |= said[n];
+  return all != 0;
+}
+
 // Packed pairs of four tiles of 8 columns, of which lane t of a quad has columns 2t and 2t + 1: then
 // it has all eight columns of tile t.
 PTX_DEVICE ptx::U4 quad_turned(const unsigned (&pairs)[4], int t) {

@@ -60,7 +60,7 @@ def emit_tiled(
     feed = FeedText(values, pieces, threads, threads.feed, one)
     given = [*one.given, *feed.parameters]
   elif threads.feed:
-    feed = RingFeedText(values, pieces, plan.memory, threads.feed)
+    feed = RingFeedText(values, pieces, plan.memory, threads.feed, asks=plan.unseen is not None)
   values.feed = feed if isinstance(feed, RingFeedText) else None
   alone = isinstance(feed, RingFeedText)
   with writer.kernel(kernel.name, threads.threads, threads.cluster, given, alone=alone):

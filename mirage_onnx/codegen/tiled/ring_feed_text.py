@@ -21,8 +21,8 @@ from mirage_onnx.lower.ring_feed import RingFeed
 from mirage_onnx.lower.smem_plan import MemoryPlan
 from mirage_onnx.lower.steps import Copy, ThreadBarrier
 
-#: The barrier of a vote; those of the warpgroups' turns are behind it.
-_VOTE = 1
+#: The barriers of the warpgroups' turns.
+_TURNS = 1
 #: Threads that copy.
 _COPYING = 32 * WGMMA.warps
 
@@ -35,6 +35,8 @@ class RingFeedText:
   pieces: PiecesText
   memory: MemoryPlan
   own: RingFeed
+  #: Whether the warps vote (``turns_text.py``).
+  asks: bool = False
 
   @property
   def writer(self) -> Writer:
@@ -71,12 +73,17 @@ class RingFeedText:
     line(f"ptx::U64* free = full + {stages};")
     if self._waits:
       line(f"ptx::U64* ready = free + {stages};")
+    if self.asks:
+      line(f"ptx::U64* asked = free + {stages + 1};")
+      line("unsigned char* said = reinterpret_cast<unsigned char*>(asked + 1);")
     with self.writer.block("if (ptx::thread() == 0)"):
       with self.writer.counted("n", stages):
         line(f"ptx::mbarrier_init(full + n, {_COPYING});")
-        line(f"ptx::mbarrier_init(free + n, {self.own.warps});")
+        line(f"ptx::mbarrier_init(free + n, {self._frees});")
       if self._waits:
         line(f"ptx::mbarrier_init(ready, {_COPYING});")
+      if self.asks:
+        line(f"ptx::mbarrier_init(asked, {self.own.warps});")
     line("ptx::sync_block();")
 
   @contextmanager
@@ -132,13 +139,13 @@ class RingFeedText:
     with self.writer.block("else"):
       line(f"ptx::registers_take<{self.own.registers[1]}>();")
       if self._in_turns:
-        line(f"if (group == {self._groups - 1}) ptx::bar_arrive({_VOTE + 1}, {self._pair});")
+        line(f"if (group == {self._groups - 1}) ptx::bar_arrive({_TURNS}, {self._pair});")
       yield
 
   def done(self) -> None:
     """Behind all iterations."""
     if self._in_turns:
-      self.writer.line(f"if (group == 0) ptx::bar_sync({_VOTE + 1}, {self._pair});")
+      self.writer.line(f"if (group == 0) ptx::bar_sync({_TURNS}, {self._pair});")
 
   def meet(self) -> None:
     """What is copied before the loop is there."""
@@ -158,12 +165,12 @@ class RingFeedText:
       tile = lowering.tiles[lowering.homes[index]]
       line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + slot * {tile.units};")
     if self._in_turns:
-      line(f"ptx::bar_sync({_VOTE + 1} + group, {self._pair});")
+      line(f"ptx::bar_sync({_TURNS} + group, {self._pair});")
 
   def issued(self) -> None:
     """The products of an iteration have been issued: the other warpgroup may issue its own."""
     if self._in_turns:
-      self.writer.line(f"ptx::bar_arrive({_VOTE + 2} - group, {self._pair});")
+      self.writer.line(f"ptx::bar_arrive({_TURNS + 1} - group, {self._pair});")
 
   @property
   def before(self) -> str:
@@ -179,7 +186,7 @@ class RingFeedText:
   def behind(self) -> None:
     """Behind an iteration."""
     if self.lowering.late is None:
-      self.writer.line("warp_arrives<1>(free + slot);")
+      self._free("slot")
     self.writer.line("++used;")
 
   def end(self) -> None:
@@ -189,8 +196,28 @@ class RingFeedText:
 
   def _free_last(self) -> None:
     stages = self.lowering.stages
-    self.writer.line(f"warp_arrives<1>(free + (used + {stages - 1}) % {stages});")
+    self._free(f"(used + {stages - 1}) % {stages}")
 
-  def vote(self, says: str) -> str:
-    """Whether any thread says so, an expression that every thread comes to."""
-    return f"ptx::bar_any({_VOTE}, {self.own.threads}, {says})"
+  def _free(self, slot: str) -> None:
+    how = "ptx::mbarrier_arrive" if self._lanes_read else "warp_arrives<1>"
+    self.writer.line(f"{how}(free + {slot});")
+
+  @property
+  def _lanes_read(self) -> bool:
+    """Tiles of the ring, beside products: then each of them says when it has.
+
+    One for its warp would do, behind ``__syncwarp``, but of that nothing is left in machine code, and
+    compute-sanitizer's racecheck takes the reads of the others for a race.
+    """
+    return bool(self.own.read)
+
+  @property
+  def _frees(self) -> int:
+    """Arrivals that free a tile."""
+    return self.own.warps * (32 if self._lanes_read else 1)
+
+  def vote(self, says: str | None) -> str:
+    """Whether any thread that computes says so, an expression that every thread comes to; None: one that copies."""
+    if says is not None:
+      self.writer.line(f"warp_says(asked, said, {says});")
+    return f"any_said<{self.own.warps}>(asked, said)"

@@ -88,7 +88,8 @@ class TurnsText:
   def _ask(self, turns: int, asks: bool) -> None:
     """Whether a row that exists has too low a maximum, which is for the block to know."""
     w = self.values
-    w.writer.line("bool low = false;")
+    if asks or self.feed is None:
+      w.writer.line("bool low = false;")
     for index in self.unseen.running if asks else ():
       form, own = w.lowering.forms[index], w.own(index).values()
       name = w.name(Held(index, form))
@@ -97,6 +98,6 @@ class TurnsText:
         high = f"{name}{spot.subscript(form)} >= {self.unseen.floor!r}f"
         exists = " && ".join(spot.exists(own))
         w.writer.line(f"low |= {f'{exists} && ' if exists else ''}!({high});")
-    vote = self.feed.vote("low") if self.feed else "ptx::sync_any(low)"
+    vote = self.feed.vote("low" if asks else None) if self.feed else "ptx::sync_any(low)"
     w.writer.line(f"const bool others = {vote};")
     w.writer.line(f"if (others) turns = {turns};")

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from banded import ADDED, THERE, banded, banded_text
+from banded import ADDED, CHOSEN, THERE, banded, banded_text
 from tiled_kernels import ATTENTION, Case, near
 
 from mirage_onnx.codegen.compile import compile_cubin
@@ -39,6 +39,8 @@ CASES = {
   "fewer steps than stages": plain(128, 64, 4, a1=136, a3=128),
   "masked": masked("..0 else -65504 sharp", 128, 3, ADDED, "f16", a1=392, a3=330),
   "masked, rows that see nothing": masked("..-80 else -65504 sharp", 128, 3, ADDED, "f16", a1=392, a3=330),
+  "masked by data": masked("..0 else 0", 128, 3, ADDED, "f16", a1=392, a3=330),
+  "truth values": masked(CAUSAL.removesuffix(" sharp"), 128, 3, CHOSEN, a1=392, a3=330),
   "keys of a run": masked(CAUSAL, 128, 2, THERE, a1=272, a3=272),
   "window": masked("-70..0 else -65504 sharp", 128, 3, ADDED, "f16", a1=392, a3=330),
 }  # fmt: skip
