@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from banded import banded, banded_text
-from tiled_kernels import drawn_mask
+from tiled_kernels import drawn
 
 from mirage_onnx.codegen.compile import compile_many
 from mirage_onnx.codegen.cubin import Cubin
@@ -12,7 +12,6 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from mirage_onnx.verify.named import NamedArray
 from tests.codegen.tiled.test_feed_text import FED as FED_PRODUCTS
 from tests.codegen.tiled.test_ring_feed_text import CASES as FED
 from tests.codegen.tiled.test_turns_text import CASES as BANDED
@@ -49,14 +48,8 @@ def test_right_on_the_gpu(h200):
   wrong = {}
   for name, c, source, image in zip(CASES, cases, sources, compile_many(sources, H200, 4), strict=True):
     assert isinstance(image, Cubin), (name, image)
-    graph, every = c.graph, c.all_extents()
-    given = {
-      t.name: np.full(tuple(every[a] for a in t.axes), np.nan).astype(t.dtype.numpy) for t in graph.tensors
-    }
-    drawn = [t for t in graph.tensors if t.role in ("input", "weight")]
-    given |= {t.name: rng.standard_normal(given[t.name].shape).astype(t.dtype.numpy) for t in drawn}
-    given |= {t.name: drawn_mask(t, every, rng) for t in drawn if t.band}
-    inputs = {t.name: NamedArray(given[t.name].astype(np.float64)[None], t.axes) for t in drawn}
+    graph, (given, inputs) = c.graph, drawn(c, rng)
+    assert all(given[t.name].dtype == t.dtype.numpy for t in graph.tensors)
     with gpu.scope():
       at = {n: gpu.put(x) for n, x in given.items()}
       gpu.launch_source(gpu.load(image, source.name, source.smem_bytes), source, at)

@@ -129,8 +129,24 @@ def drawn_mask(tensor, extents, rng):
     seen &= rng.random((rows, columns)) < 0.9
     seen[3::11] = False
     added = 0.0 if tensor.dtype is DType.BOOL else rng.standard_normal(seen.shape)
-  drawn = seen if tensor.dtype is DType.BOOL else np.where(seen, added, float(tensor.band.outside))
-  return drawn.astype(tensor.dtype.numpy)  # or a GPU is given the bytes of other numbers
+  mask = seen if tensor.dtype is DType.BOOL else np.where(seen, added, float(tensor.band.outside))
+  return mask.astype(tensor.dtype.numpy)  # or a GPU is given the bytes of other numbers
+
+
+def drawn(case, rng):
+  """(What a launch is given, NaN where it writes; what the interpreter is): the same numbers."""
+  given, read, extents = {}, {}, case.all_extents()
+  for t in case.graph.tensors:
+    shape = tuple(extents[a] for a in t.axes)
+    if t.role in ("input", "weight"):
+      x = rng.standard_normal(shape)
+      x = x > 0 if t.dtype is DType.BOOL else x
+      x = drawn_mask(t, extents, rng) if t.band else x
+      given[t.name] = np.asarray(x).astype(t.dtype.numpy)
+      read[t.name] = NamedArray(given[t.name].astype(np.float64)[None], t.axes)
+    else:
+      given[t.name] = np.full(shape, np.nan).astype(t.dtype.numpy)
+  return given, read
 
 
 def near(cases, bound=2e-3, seed=7, ulps=0):
@@ -151,17 +167,7 @@ def errors(cases, seed, ulps=0):
   module = compile_kernels(sources, ulps=ulps)
   rng, found = np.random.default_rng(seed), []
   for number, c in enumerate(named):
-    extents, graph, tensors, inputs = c.all_extents(), c.graph, {}, {}
-    for t in graph.tensors:
-      shape = tuple(extents[a] for a in t.axes)
-      if t.role in ("input", "weight"):
-        drawn = rng.standard_normal(shape)
-        drawn = drawn > 0 if t.dtype is DType.BOOL else drawn
-        drawn = drawn_mask(t, extents, rng) if t.band else drawn
-        tensors[t.name] = np.asarray(drawn).astype(t.dtype.numpy)
-        inputs[t.name] = NamedArray(tensors[t.name].astype(np.float64)[None], t.axes)
-      else:
-        tensors[t.name] = np.full(shape, np.nan).astype(t.dtype.numpy)
+    graph, (tensors, inputs) = c.graph, drawn(c, rng)
     module.run(tensors, [i for i, owner in enumerate(owners) if owner == number])
     wanted = interpret_ugraph(Rounded(), graph, c.params, c.extents, inputs)
     worst = 0.0

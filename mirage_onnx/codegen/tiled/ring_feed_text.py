@@ -217,7 +217,7 @@ class RingFeedText:
     return self.own.warps * (32 if self._lanes_read else 1)
 
   def vote(self, says: str | None) -> str:
-    """Whether any thread that computes says so, an expression that every thread comes to; None: one that copies."""
+    """Whether a thread that computes says so, an expression for all; None: what one that copies says."""
     if says is not None:
       self.writer.line(f"warp_says(asked, said, {says});")
     return f"any_said<{self.own.warps}>(asked, said)"
