@@ -35,7 +35,7 @@ def test_primitive(group, name, order):
 #: (tests/gpu/test_warpgroups.py). ``mbarrier_arrive_remote_relaxed`` is in ``warp_arrives``.
 IN_KERNELS = {
   "tensor_load": FED, "tensor_prefetch": FED, "tensor_load_multicast": FED, "warpgroup": FED,
-  "mbarrier_arrive_remote_relaxed": FED, "agreed": RING_FED, "bar_any": RING_FED,
+  "mbarrier_arrive_remote_relaxed": FED, "agreed": RING_FED,
 }  # fmt: skip
 
 

@@ -125,7 +125,6 @@ EMU_HOST void store_remote(void* local, unsigned rank, T v) {
 
 void sync_block();
 bool sync_any(bool says);
-bool bar_any(int id, int threads, bool says);
 void sync_warp();
 void bar(int id, int threads, bool wait);
 void cluster_arrive();

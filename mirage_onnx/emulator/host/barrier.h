@@ -84,26 +84,14 @@ void sync_block() {
 
 // What a thread says stays until every thread has heard it: of three places in turn the next one is
 // emptied, which all have left that come here for the third time.
-static bool vote(const char* what, int id, int threads, bool says) {
+bool sync_any(bool says) {
+  EMU_HERE();
   const unsigned turn = cur->votes++ % 3;
   bool* said = cur->cta->said;
   said[(turn + 1) % 3] = false;
   said[turn] |= says;
-  block_barrier(what, id, threads, true);
+  block_barrier("sync_any", 0, cur->cta->threads, true);
   return said[turn];
-}
-
-bool sync_any(bool says) {
-  EMU_HERE();
-  return vote("sync_any", 0, cur->cta->threads, says);
-}
-
-// All threads of the block, for they have one place of votes.
-bool bar_any(int id, int threads, bool says) {
-  EMU_HERE();
-  if (threads != cur->cta->threads)
-    fail(kMisuse, "bar_any: %d threads of a block of %d", threads, cur->cta->threads);
-  return vote("bar_any", id, threads, says);
 }
 
 void bar(int id, int threads, bool wait) {

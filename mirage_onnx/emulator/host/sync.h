@@ -14,7 +14,6 @@ PTX_DEVICE void sync_block() { emu::sync_block(); }
 PTX_DEVICE bool sync_any(bool says) { return emu::sync_any(says); }
 PTX_DEVICE void sync_warp() { emu::sync_warp(); }
 PTX_DEVICE void bar_sync(int id, int threads) { emu::bar(id, threads, true); }
-PTX_DEVICE bool bar_any(int id, int threads, bool says) { return emu::bar_any(id, threads, says); }
 PTX_DEVICE void bar_arrive(int id, int threads) { emu::bar(id, threads, false); }
 
 // ---- all threads of all blocks of the cluster
