@@ -96,11 +96,12 @@ def hopper(_):
   def solved(name, text, extents, solve):
     graph = parse_ugraph(text)
     tensors = {t.name: t for t in graph.tensors}
-    found = [*solve(graph.kernels[0], tensors, extents, H100, keep=MADE)]
-    for n, (_, params) in enumerate(found):
+    found = [p for _, p in solve(graph.kernels[0], tensors, extents, H100, keep=2 * MADE)]
+    kinds = {solve.__name__: [p for p in found if not p.teams], "fed": [p for p in found if p.teams]}
+    for kind, n in ((kind, n) for kind, own in kinds.items() for n in range(min(MADE, len(own)))):
       for runtime in [(), ("a0",)] if n == 0 else [()]:
-        at = f"{name.replace(' ', '_').replace('/', '_')}.{solve.__name__}.{n}.{len(runtime)}"
-        yield _entry(at, graph, [params], extents, runtime, H100.name)
+        at = f"{name.replace(' ', '_').replace('/', '_')}.{kind}.{n}.{len(runtime)}"
+        yield _entry(at, graph, [kinds[kind][n]], extents, runtime, H100.name)
 
   for name, (rows, depth, columns, kind, dtype) in warpgroup_products.CASES.items():
     text, extents = warpgroup_products.text(kind, dtype), {"a0": rows, "a1": depth, "a2": columns}

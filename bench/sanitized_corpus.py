@@ -68,9 +68,7 @@ def _attention():
   for name, case in {**SMALL, **{n: CASES[n] for n in LARGE}}.items():
     graph = parse_ugraph(case.text)
     tensors = {t.name: t for t in graph.tensors}
-    for i, (_, p) in enumerate(
-      chained_points(graph.kernels[0], tensors, case.extents, H100, POINTS, feeding=True)
-    ):
+    for i, (_, p) in enumerate(chained_points(graph.kernels[0], tensors, case.extents, H100, POINTS)):
       yield Subject(f"attention/{name}.{i}", graph, (p,), case.extents)
 
 

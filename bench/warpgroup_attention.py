@@ -196,7 +196,7 @@ def jobs_of(name, case, keep, others):
   """(case, label, predicted us, source) of the numbers of a case."""
   graph, sizes = parse_ugraph(case.text), case.extents
   (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
-  points = list(chained_points(kernel, tensors, sizes, H100, keep, feeding=True))
+  points = list(chained_points(kernel, tensors, sizes, H100, keep))
   points += [(c.time_us, p) for c, p in solve_tiled(kernel, tensors, sizes, H100, keep=others)]
   found = []
   for us, p in points:

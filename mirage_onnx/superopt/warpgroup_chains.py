@@ -34,14 +34,12 @@ def rows_of(kernel: Kernel, extents: Mapping[str, int]) -> str | None:
 
 
 def chained_points(
-  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int,
-  *, feeding: bool = False,
-) -> tuple[tuple[float, KernelParams], ...]:  # fmt: skip
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int
+) -> tuple[tuple[float, KernelParams], ...]:
   """The ``keep`` points that are predicted to be fastest, in us, best first; () for a single product.
 
-  ``feeding``: those for which a warpgroup of its own copies, too. No search asks for them: they are up to a
-  tenth faster, but compute-sanitizer's synccheck reports warps that are not whole at barriers of those with
-  masks, and one was wrong on an H100 (bench/results/notes.md).
+  Those whose warps all copy and those for which a warpgroup of its own does in turn, for how the two kinds
+  compare is predicted roughly.
   """
   products = [op for op in kernel.ops if op.op == "matmul"]
   rows = rows_of(kernel, extents)
@@ -53,8 +51,6 @@ def chained_points(
   if any(prod(extents[a] for a in op.axes if a != rows) < WGMMA.columns[0] for op in products):
     return ()  # a vector of activations beside weights: memory says what that takes
   own = lowered_fastest(kernel, tensors, extents, target, _points(kernel, extents, rows), keep)
-  if not feeding:
-    return own
   fed = lowered_fastest(kernel, tensors, extents, target, _fed_points(kernel, extents, rows), keep)
   return in_turn(own, ((_FED_TIME * us, p) for us, p in fed))[:keep]
 

@@ -35,7 +35,7 @@ def test_registers_are_shared_out(rows, registers):
 def test_barriers_lie_behind_the_tiles():
   found = threads()
   assert found.feed.barriers == found.plan.memory.size
-  assert found.smem_bytes == found.feed.barriers + 16 * (found.plan.lowering.stages + 1)
+  assert found.smem_bytes == found.feed.barriers + 16 * (found.plan.lowering.stages + 2)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,15 @@ def test_refused(change, reason):
     threads(**change)
 
 
-@pytest.mark.parametrize("columns", [391, 392])
-def test_masks_that_lanes_read_are_refused(columns):
-  """With a mask in the ring, racecheck reported reads, and one was wrong on an H100; one not read may be."""
-  for band, refused in (("..0 else 0", True), ("..0 else -65504 sharp", False)):
-    case = banded(banded_text(band, ADDED, kind="f16"), 128, 64, 3, a1=columns, a3=330)
-    if refused:
-      with pytest.raises(RejectionError, match="lanes read tiles"):
-        threads(text=case.text, sizes=case.extents)
-    else:
-      assert threads(text=case.text, sizes=case.extents).feed
+@pytest.mark.parametrize(
+  ("columns", "band"), [(391, "..0 else 0"), (392, "..0 else 0"), (391, "..0 else -65504 sharp")]
+)
+def test_masks_in_the_ring(columns, band):
+  """Rows of 391 elements of a mask do not begin at multiples of 16 bytes; one that is not read may."""
+  case = banded(banded_text(band, ADDED, kind="f16"), 128, 64, 3, a1=columns, a3=330)
+  read = not band.endswith("sharp")
+  if read and columns % 8:
+    with pytest.raises(RejectionError, match="by elements"):
+      threads(text=case.text, sizes=case.extents)
+  else:
+    assert threads(text=case.text, sizes=case.extents).feed.read == read
