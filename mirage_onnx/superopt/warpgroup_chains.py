@@ -1,10 +1,10 @@
 """Numbers with wgmma for kernels of several products: what one leaves in registers, the next takes.
 
-Rows of a block are those of all its products: 64 to a warpgroup. Nothing else is shared out, so a row is held
-by one warp, and what is reduced over columns stays in it.
+Rows of a block are those of all its products: 64 to a warpgroup, so a row is held by one warp, and what is
+reduced over columns stays in it. Where rows make too few blocks, several share the columns of their loop.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from math import prod
 
@@ -13,10 +13,13 @@ from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.superopt.warpgroup_numbers import LEAST_ROWS, in_turn, lowered_fastest
 from mirage_onnx.target import Target
 
-_ROWS, _LOOP_TILES, _STAGES = (64, 128, 192), (64, 128), (2, 3)
+#: Rows, columns and stages of blocks whose warps all copy.
+_OWN = tuple(product((64, 128, 192), (64, 128), (2, 3)))
 #: Rows, columns and stages of blocks for which a warpgroup of its own copies (``lower/ring_feed.py``).
 _FED = ((128, 64, 3), (128, 128, 2), (128, 128, 3), (128, 128, 4), (192, 64, 4), (192, 128, 2))
-#: What they take of what is predicted, beside those whose warps all copy. Of 13 cases on an H200
+#: Blocks of a cluster that share a loop.
+_RANKS = (1, 2, 4, 8)
+#: What fed ones take of what is predicted, beside those whose warps all copy. Of 13 cases on an H200
 #: (bench/results/h200/many_queries.json) the first point took 1.04 times as long as the fastest, the best of
 #: the first four 1.01 times (geometric means).
 _FED_TIME = 0.92
@@ -50,20 +53,38 @@ def chained_points(
     return ()
   if any(prod(extents[a] for a in op.axes if a != rows) < WGMMA.columns[0] for op in products):
     return ()  # a vector of activations beside weights: memory says what that takes
-  own = lowered_fastest(kernel, tensors, extents, target, _points(kernel, extents, rows), keep)
-  fed = lowered_fastest(kernel, tensors, extents, target, _fed_points(kernel, extents, rows), keep)
+  own, fed = (
+    lowered_fastest(kernel, tensors, extents, target, _points(kernel, extents, target, rows, kind), keep)
+    for kind in (_OWN, _FED)
+  )
   return in_turn(own, ((_FED_TIME * us, p) for us, p in fed))[:keep]
 
 
-def _fed_points(kernel: Kernel, extents: Mapping[str, int], rows: str) -> Iterator[KernelParams]:
-  for own, loop_tile, stages in _FED:
+def _points(
+  kernel: Kernel, extents: Mapping[str, int], target: Target, rows: str, kind: Iterable[tuple[int, int, int]]
+) -> Iterator[KernelParams]:
+  teams = int(kind is _FED)
+  most = 1 if teams else target.max_cluster
+  for own, loop_tile, stages in kind:
     if own <= extents[rows] and loop_tile < 2 * extents[kernel.loop or ""]:
-      tile = tuple(own if a == rows else 1 for a in kernel.grid)
-      yield KernelParams(tile, 1, loop_tile, own // 16, stages, WGMMA.name, teams=1)
+      blocks = prod(-(-extents[a] // (own if a == rows else 1)) for a in kernel.grid if a != kernel.loop)
+      for length, ranks in _shares(kernel, extents, target, blocks, loop_tile, most):
+        tile = tuple(own if a == rows else length if a == kernel.loop else 1 for a in kernel.grid)
+        yield KernelParams(tile, ranks, loop_tile, own // 16, stages, WGMMA.name, teams=teams)
 
 
-def _points(kernel: Kernel, extents: Mapping[str, int], rows: str) -> Iterator[KernelParams]:
-  for own, loop_tile, stages in product(_ROWS, _LOOP_TILES, _STAGES):
-    if own <= extents[rows] and loop_tile < 2 * extents[kernel.loop or ""]:
-      tile = tuple(own if a == rows else 1 for a in kernel.grid)
-      yield KernelParams(tile, 1, loop_tile, own // 16, stages, WGMMA.name)
+def _shares(
+  kernel: Kernel, extents: Mapping[str, int], target: Target, blocks: int, loop_tile: int, most_ranks: int
+) -> Iterator[tuple[int, int]]:
+  """(Elements of the loop's axis that a cluster has, its blocks): (0, 1) where all are one block's.
+
+  Where several may share them there are as many blocks as multiprocessors, half or twice as many.
+  """
+  many = target.multiprocessors // blocks
+  ranks = [n for n in _RANKS if n <= most_ranks] if kernel.cluster == kernel.loop else [1]
+  if kernel.loop not in kernel.grid:
+    yield from ((0, n) for n in ranks if n <= max(1, 2 * many))
+    return
+  steps = -(-extents[kernel.loop] // loop_tile)
+  found = {(max(1, steps // n // r), r) for n in (many // 2, many, 2 * many) if n > 1 for r in ranks}
+  yield from sorted((each * r * loop_tile, r) for each, r in found if each * r < steps)
