@@ -64,8 +64,8 @@ def work(subject):
   return sum(prod(extents[a] for a in {*o.axes, *o.reduced}) for k in subject.graph.kernels for o in k.ops)
 
 
-def prepared(folder, jobs):
-  """(subject, sources, cubins) by place, and the refusals."""
+def prepared(folder, jobs, only=("",)):
+  """(subject, sources, cubins) by place, and the refusals; ``only``: how the names begin of those that are."""
   path = folder / "kernels.pickle"
   if path.exists():
     return pickle.loads(path.read_bytes())
@@ -73,6 +73,8 @@ def prepared(folder, jobs):
 
   texts, refused = {}, {}
   for at, s in enumerate(subjects()):
+    if not s.name.startswith(tuple(only)):
+      continue
     extents = ugraph_extents(s.graph, s.params, s.extents)
     if sum(t.bytes(extents) for t in s.graph.tensors) > MOST_BYTES:
       refused[s.name] = "memory"
@@ -202,6 +204,7 @@ def main():
   parser.add_argument("--seconds", type=float, default=400.0)
   parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
   parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+  parser.add_argument("--only", nargs="+", default=[""], help="programs whose names begin so")
   parser.add_argument("--prepare", action="store_true", help="compile only")
   parser.add_argument("--launch", choices=TOOLS, help=argparse.SUPPRESS)
   parser.add_argument("--places", help=argparse.SUPPRESS)
@@ -209,7 +212,7 @@ def main():
   if options.launch:
     return launch_all(options.out, options.launch, [int(p) for p in options.places.split(",")])
   deadline = time.monotonic() + options.seconds
-  found, refused = prepared(options.out, options.jobs)
+  found, refused = prepared(options.out, options.jobs, options.only)
   print(f"{len(found)} programs, {sum(len(s) for _, s, _ in found.values())} kernels; refused: {refused}")
   if options.prepare:
     return 0

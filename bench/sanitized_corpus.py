@@ -29,7 +29,7 @@ PARTS = {
 #: Bytes of memory that a program may want: what sanitizers watch is slow, and size shows nothing new.
 MOST_BYTES = 400e6
 #: Cases of ``warpgroup_attention`` at full size, and sets of numbers of each.
-LARGE, POINTS = ("8x12x512x64 add", "16x12x197x64", "1x12x1500x64"), 2
+LARGE, POINTS = ("8x12x512x64 add", "16x12x197x64", "1x12x1500x64"), 4
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,18 @@ def _by_wgmma():
 
 
 def _attention():
+  from golden_texts import PROGRAMS
+
   for name, case in {**SMALL, **{n: CASES[n] for n in LARGE}}.items():
     graph = parse_ugraph(case.text)
     tensors = {t.name: t for t in graph.tensors}
     for i, (_, p) in enumerate(chained_points(graph.kernels[0], tensors, case.extents, H100, POINTS)):
       yield Subject(f"attention/{name}.{i}", graph, (p,), case.extents)
+  # Whose keys blocks share: what they have is added up by the next kernel.
+  graph, sizes = parse_ugraph(PROGRAMS["split"]), {"a0": 2, "a1": 1000, "a2": 64, "a3": 64, "a4": 200}
+  tensors = {t.name: t for t in graph.tensors}
+  for i, (_, p) in enumerate(chained_points(graph.kernels[0], tensors, sizes, H100, POINTS)):
+    yield Subject(f"attention/shared.{i}", graph, (p, KernelParams((8, 1), 1, 0, 2, 1)), sizes)
 
 
 def _searched(name, region: Region):
