@@ -65,7 +65,7 @@ def work(subject):
 
 
 def prepared(folder, jobs, only=("",)):
-  """(subject, sources, cubins) by place, and the refusals; ``only``: how the names begin of those that are."""
+  """(subject, sources, cubins) by place, and the refusals. ``only``: how names begin."""
   path = folder / "kernels.pickle"
   if path.exists():
     return pickle.loads(path.read_bytes())
