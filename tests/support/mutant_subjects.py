@@ -7,7 +7,7 @@ largest element of a row is its last.
 from dataclasses import replace
 
 import numpy as np
-from banded import banded, banded_text
+from banded import ADDED, banded, banded_text
 from mutant_run import Subject
 from tiled_kernels import drawn_mask
 
@@ -20,6 +20,7 @@ from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import NamedArray
 from tests.codegen.conftest import Graphs
 from tests.codegen.conftest import numbers as p
+from tests.codegen.tiled.test_ring_feed_text import fed
 from tests.codegen.tiled.test_warpgroup import ACROSS, NORM, PLAIN, attention, by_wgmma
 from tests.support.primitives import GROUPS
 
@@ -74,6 +75,8 @@ def generated():
 
 
 FEW = replace(H200, multiprocessors=2)
+#: A mask that lanes read, and iterations that the block votes about.
+HIDDEN = banded_text("..0 else -65504", ADDED, kind="f16")
 #: Kernels with wgmma: what is contracted, and how.
 BESIDE = {
   "product": by_wgmma(PLAIN, 64, 64, warps=4, a0=77, a1=456, a2=104),
@@ -85,6 +88,7 @@ BESIDE = {
     PLAIN, 64, 64, warps=4, stages=3, teams=2, sharing=2, a0=512, a1=264, a2=64
   ),
   "two products": attention(64, 64, 3, a1=376, a3=77),
+  "two products fed": fed(banded(HIDDEN, 128, 64, 3, a0=1, a1=264, a3=200)),
   "two products of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a0=1, a1=264, a3=200),
 }
 #: What goes wrong beside the threads only, and in the ring; masks are made twice there (rows that are not
@@ -96,7 +100,7 @@ BESIDE_KINDS = (
   "place in a tile", "vote gone", "floor", "seen", "turn",
   "mbarrier wait gone", "mbarrier arrive gone", "mbarrier init gone", "mbarrier count", "transaction bytes",
   "named barrier gone", "cluster barrier gone", "warp arrives nowhere", "another round",
-  "another place of the ring",
+  "another place of the ring", "a lane for its warp",
   "box", "own piece of a box", "shared with none",
 )  # fmt: skip
 

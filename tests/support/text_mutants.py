@@ -74,6 +74,8 @@ KINDS = (
   Kind("mbarrier arrive gone",
        r"ptx::(mbarrier_(arrive\w*|expect_tx)|cp_async_mbarrier_arrive)\([^;]*\);", _gone),
   Kind("warp arrives nowhere", r"(if \(step > 0\) )?warp_arrives<\d+>\([^;]*\);", _gone),
+  Kind("a lane for its warp", r"ptx::mbarrier_arrive\((?P<to>free [^;]*)\);",
+       lambda m: (f"for (int n = 0; n < 32; ++n) if (ptx::lane() == 0) ptx::mbarrier_arrive({m['to']});",)),
   Kind("another round", r"1u - round|(?<=, )round(?=\);)",
        lambda m: ("round" if "-" in m[0] else "1u - round",)),
   Kind("another place of the ring", r"(?<=\(full \+ |\(free \+ )slot", lambda m: ("(slot + 1) % 3",)),
@@ -98,7 +100,7 @@ KINDS = (
   Kind("another stage", r"(?<= \+ )step(?= % \d)", lambda m: ("(step + 1)",)),
   Kind("copies ahead", r"ahead = step \+ (?P<n>\d+)", _number("n", 1, -1)),
   # iterations that are left out, products that are
-  Kind("vote gone", r"ptx::sync_any\(low\)", lambda m: ("false",)),
+  Kind("vote gone", r"ptx::sync_any\(low\)|any_said<\d+>\(asked, said\)", lambda m: ("false",)),
   Kind("floor", r">= -\d+\.0f\)", lambda m: (">= -1e9f)",)),
   Kind("seen", r"const int (?P<what>seen|sees) = .*;",
        lambda m: (m[0].replace(";", " - 1;" if m["what"] == "seen" else " + 64;"),)),
