@@ -327,6 +327,11 @@ static bool finish_one_copy() {
   if (!g.flying) return false;
   Copy** at = &g.flying;
   while (g.launch->descending && (*at)->next) at = &(*at)->next;
+  // What an earlier arrival of the thread waits for a later one waits for, too: by then both are due.
+  if (const Copy* last = *at; last->kind == CopyKind::kArrive) {
+    at = &g.flying;
+    while ((*at)->kind != CopyKind::kArrive || (*at)->fiber != last->fiber) at = &(*at)->next;
+  }
   Copy* c = unlink(at);
   Mbarrier& m = *c->bar;
   cur = c->fiber;  // whom to name in an error
