@@ -40,8 +40,32 @@ WRONG = [
   wrong("race", "source_changes", parameters="float* t", **BLOCK),
 ]  # fmt: skip
 
+#: A warp copies for the other; what the first barrier says is there, whether the second has said so or not.
+TWO_ARRIVALS = """
+  float* s = ptx::smem<float>();
+  ptx::U64* bars = ptx::smem<ptx::U64>() + 128;
+  if (ptx::thread() == 0) {
+    ptx::mbarrier_init(bars, 32);
+    ptx::mbarrier_init(bars + 1, 32);
+  }
+  ptx::sync_block();
+  const int lane = ptx::lane();
+  if (ptx::warp() == 1) {
+    ptx::cp_async_16(s + lane * 4, x + lane * 4);
+    ptx::cp_async_mbarrier_arrive(bars);
+    ptx::cp_async_16(s + 128 + lane * 4, x + 128 + lane * 4);
+    ptx::cp_async_mbarrier_arrive(bars + 1);
+  } else {
+    ptx::wait(bars, 0);
+    y[lane] = s[127 - lane];
+    ptx::wait(bars + 1, 0);
+    y[32 + lane] = s[255 - lane];
+  }
+"""
+
 CORRECT = [
   body("ring", **BLOCK),
+  body("two_arrivals", TWO_ARRIVALS, **BLOCK),
   body("bulk_ring", **BLOCK),
 ]  # fmt: skip
 KERNELS = [case.source for case in WRONG] + CORRECT
@@ -66,6 +90,11 @@ def test_stages_of_a_ring(run):
   x, y = results(run, "ring")
   want = np.stack([x[n * 32 : n * 32 + 64][::-1] for n in range(6)])
   np.testing.assert_array_equal(y[:384].reshape(6, 64), want)
+
+
+def test_arrivals_of_a_thread_come_in_their_order(run):
+  x, y = results(run, "two_arrivals")
+  np.testing.assert_array_equal(y[:64], np.concatenate([x[96:128][::-1], x[224:][::-1]]))
 
 
 def test_bulk_stages_of_a_ring(run):
