@@ -8,6 +8,25 @@ from tests.emulator.kernels import assert_wrong, body, normal, wrong
 BLOCK = {"block": 64, "smem": 2048}
 PAIR = {"block": 32, "grid": (2, 1, 1), "cluster": 2, "smem": 1024}
 
+#: A warp copies; a thread of the other has the copy engine store what has come.
+COPIED = """
+  float* s = ptx::smem<float>();
+  ptx::U64* bar = ptx::smem<ptx::U64>() + 128;
+  if (ptx::thread() == 0) ptx::mbarrier_init(bar, 32);
+  ptx::sync_block();
+  if (ptx::warp() == 1) {
+    ptx::cp_async_16(s + ptx::lane() * 4, x + ptx::lane() * 4);
+    ptx::cp_async_mbarrier_arrive(bar);
+  }
+  if (ptx::thread() == 0) {
+    ptx::wait(bar, 0);
+    FENCE
+    ptx::bulk_store(y, s, 512);  // here
+    ptx::bulk_commit();
+    ptx::bulk_wait<0>();
+  }
+"""
+
 WRONG = [
   wrong("in_flight", "no_wait",
     "use of an asynchronous result before its wait: read of 4 bytes at byte (0|1008) ",
@@ -29,6 +48,8 @@ WRONG = [
   wrong("in_flight", "no_wait_in_its_second_life", "thread 0", **BLOCK),
   wrong("proxy", "unfenced_init", "may not see the mbarrier at byte 512", **BLOCK),
   wrong("proxy", "unfenced_store", "no fence_proxy_async follows its write by", **BLOCK),
+  wrong("proxy", "unfenced_copy", "no fence_proxy_async follows its write by",
+    text=COPIED.replace("FENCE", ""), **BLOCK),
   wrong("in_flight", "source_written_early", "may not have read yet", **BLOCK),
   wrong("in_flight", "target_read_early", "before its wait", **BLOCK),
   wrong("exit", "store_left_behind", "bulk_wait_read come", **BLOCK),
@@ -64,6 +85,7 @@ TWO_ARRIVALS = """
 """
 
 CORRECT = [
+  body("fenced_copy", COPIED.replace("FENCE", "ptx::fence_proxy_async();"), **BLOCK),
   body("ring", **BLOCK),
   body("two_arrivals", TWO_ARRIVALS, **BLOCK),
   body("bulk_ring", **BLOCK),
@@ -95,6 +117,11 @@ def test_stages_of_a_ring(run):
 def test_arrivals_of_a_thread_come_in_their_order(run):
   x, y = results(run, "two_arrivals")
   np.testing.assert_array_equal(y[:64], np.concatenate([x[96:128][::-1], x[224:][::-1]]))
+
+
+def test_what_threads_have_copied_is_stored(run):
+  x, y = results(run, "fenced_copy")
+  np.testing.assert_array_equal(y[:128], x[:128])
 
 
 def test_bulk_stages_of_a_ring(run):

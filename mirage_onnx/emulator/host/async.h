@@ -339,6 +339,7 @@ static bool finish_one_copy() {
   cur->pc = c->pc;
   g.copying = true;
   if (c->kind == CopyKind::kArrive) {
+    m.of_threads = true;
     while (cur->loads && cur->loads->number <= c->loads) finish_load(&cur->loads, phase_epoch(m));
     arrive("cp_async_mbarrier_arrive", m);
   } else {

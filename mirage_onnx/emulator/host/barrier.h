@@ -151,11 +151,16 @@ void fence_proxy_async() {
 
 // Whether bulk copies started by the running thread may read what was written at `e`: a proxy fence
 // lies between. If the writer has fenced since its last release that we know of, it is not known
-// whether it did before, too, and taken as such.
+// whether it did before, too, and taken as such. Bulk copies write as they read; those of threads that
+// complete an mbarrier are fenced by who has waited for it.
 static bool proxy_fenced(Epoch e) {
-  if (sequence_of(e) != g.sequence || thread_of(e) >= g.fiber_count) return true;
-  const Fiber* writer = &g.fibers[thread_of(e)];
-  if (writer->proxy_fence >= clock_of(e)) return true;
+  if (sequence_of(e) != g.sequence) return true;
+  if (const int at = thread_of(e) - g.fiber_count; at >= 0) {
+    if (at >= g.cta_count * kBarriers || !g.ctas[at / kBarriers].mbarriers[at % kBarriers].of_threads)
+      return true;
+  } else if (g.fibers[thread_of(e)].proxy_fence >= clock_of(e)) {
+    return true;
+  }
   return cur->proxy_base && cur->proxy_base->clocks[thread_of(e)] >= clock_of(e);
 }
 

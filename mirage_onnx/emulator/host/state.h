@@ -83,6 +83,7 @@ struct Mbarrier {  // at `offset` of its block's shared memory
   unsigned offset = 0;
   bool live = false;
   bool fenced = false;  // its init is visible to the cluster and to bulk copies
+  bool of_threads = false;  // copies of threads (cp.async) complete it, no bulk copies
   unsigned count = 0;  // arrivals of a phase
   unsigned pending = 0;
   long bytes = 0;  // expected and not yet arrived; negative while copies are ahead of expect_tx
