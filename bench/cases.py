@@ -66,6 +66,7 @@ def _keys(sizes, keys):
 
 
 _MHA = {"heads": 64, "queries": 1, "depth": 128, "keys": 4096}
+_FEW = {"heads": 2, "queries": 256, "depth": 64, "keys": 4096}
 _GQA = {"heads": 16, "queries": 4, "depth": 128, "keys": 8192}
 _QKNORM = {"heads": 32, "queries": 1, "depth": 128, "keys": 4096}
 _EXPERTS = {"top": 2, "count": 8, "hidden": 2048, "inner": 7168}
@@ -96,14 +97,17 @@ ROWS = {
     {"one": 48},
   ),
   "attention": Row(
-    "attention", partial(attention, "attention"), {"one": _MHA}, _keys(_MHA, 3000),
-    {"one": 44},
+    "attention", partial(attention, "attention"), {"one": _MHA, "q256": _FEW}, _keys(_MHA, 3000),
+    {"one": 44, "q256": 14},
   ),
   "gqa_decode": Row(
     "GQA decode", partial(attention, "gqa_decode"), {"one": _GQA}, _keys(_GQA, 3000),
     {"one": 33.7},
   ),
-  "qknorm": Row("QKNorm attention", qknorm, {"one": _QKNORM}, _keys(_QKNORM, 3000), {"one": 38}),
+  "qknorm": Row(
+    "QKNorm attention", qknorm, {"one": _QKNORM, "q64": {**_QKNORM, "queries": 64}}, _keys(_QKNORM, 3000),
+    {"one": 38, "q64": 45},
+  ),
   "llama_layer": Row(
     "LLaMA-3-8B decode layer", llama_layer, {"one": _LLAMA},
     {"k3000": {**_LLAMA, "length": 3000}}, {"one": 165},

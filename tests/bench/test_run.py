@@ -39,7 +39,7 @@ def test_all_cases():
     (["ngpt_step"], [], "only", ["ngpt_step/near", "ngpt_step/k3000"]),
     (["lora"], [1, 16], "without", ["lora/b1", "lora/b16"]),
     (["lora/b8", "lora/near"], [1], "only", ["lora/b8", "lora/near"]),
-    (["attention"], [1], "without", ["attention/one"]),
+    (["gqa_decode"], [1], "without", ["gqa_decode/one"]),
   ],
 )
 def test_selected(names, batches, nearby, want):
