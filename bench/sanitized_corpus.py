@@ -73,10 +73,11 @@ def _attention():
     for i, (_, p) in enumerate(chained_points(graph.kernels[0], tensors, case.extents, H100, POINTS)):
       yield Subject(f"attention/{name}.{i}", graph, (p,), case.extents)
   # Whose keys blocks share: what they have is added up by the next kernel.
-  graph, sizes = parse_ugraph(PROGRAMS["split"]), {"a0": 2, "a1": 1000, "a2": 64, "a3": 64, "a4": 200}
+  graph = parse_ugraph(PROGRAMS["attention_shared"])
+  sizes = {"a0": 2, "a1": 4000, "a2": 64, "a3": 130, "a4": 64}
   tensors = {t.name: t for t in graph.tensors}
   for i, (_, p) in enumerate(chained_points(graph.kernels[0], tensors, sizes, H100, POINTS)):
-    yield Subject(f"attention/shared.{i}", graph, (p, KernelParams((8, 1), 1, 0, 2, 1)), sizes)
+    yield Subject(f"attention/shared.{i}", graph, (p, KernelParams((1, 64, 1), 1, 0, 2, 1)), sizes)
 
 
 def _searched(name, region: Region):

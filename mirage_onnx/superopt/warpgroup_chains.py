@@ -17,11 +17,13 @@ from mirage_onnx.target import Target
 _OWN = tuple(product((64, 128, 192), (64, 128), (2, 3)))
 #: Rows, columns and stages of blocks for which a warpgroup of its own copies (``lower/ring_feed.py``).
 _FED = ((128, 64, 3), (128, 128, 2), (128, 128, 3), (128, 128, 4), (192, 64, 4), (192, 128, 2))
+#: Besides, where blocks share a loop, for there are few rows.
+_FED_FEW = ((64, 64, 3), (64, 128, 2))
 #: Blocks of a cluster that share a loop.
-_RANKS = (1, 2, 4, 8)
-#: What fed ones take of what is predicted, beside those whose warps all copy. Of 13 cases on an H200
-#: (bench/results/h200/many_queries.json) the first point took 1.04 times as long as the fastest, the best of
-#: the first four 1.01 times (geometric means).
+_RANKS = (2, 4, 8)
+#: What fed ones take of what is predicted, beside those whose warps all copy. Of 11 cases on an H200
+#: (bench/results/h200/fed_attention.json) the first point took 1.05 times as long as the fastest, the best of
+#: the first four 1.01 times (geometric means); without fed ones the first 1.10 times.
 _FED_TIME = 0.92
 
 
@@ -41,8 +43,8 @@ def chained_points(
 ) -> tuple[tuple[float, KernelParams], ...]:
   """The ``keep`` points that are predicted to be fastest, in us, best first; () for a single product.
 
-  Those whose warps all copy and those for which a warpgroup of its own does in turn, for how the two kinds
-  compare is predicted roughly.
+  Those whose warps all copy, those of them with clusters, and those for which a warpgroup of its own copies
+  in turn, for how they compare is predicted roughly.
   """
   products = [op for op in kernel.ops if op.op == "matmul"]
   rows = rows_of(kernel, extents)
@@ -53,38 +55,40 @@ def chained_points(
     return ()
   if any(prod(extents[a] for a in op.axes if a != rows) < WGMMA.columns[0] for op in products):
     return ()  # a vector of activations beside weights: memory says what that takes
-  own, fed = (
-    lowered_fastest(kernel, tensors, extents, target, _points(kernel, extents, target, rows, kind), keep)
-    for kind in (_OWN, _FED)
-  )
-  return in_turn(own, ((_FED_TIME * us, p) for us, p in fed))[:keep]
+  fed = _FED if kernel.loop not in kernel.grid else _FED + _FED_FEW
+  few = tuple(n for n in _RANKS if n <= target.max_cluster)
+  kinds = (
+    ((us if not teams else _FED_TIME * us, p) for us, p in lowered_fastest(
+      kernel, tensors, extents, target, _points(kernel, extents, target, rows, numbers, ranks, teams), keep
+    ))
+    for numbers, ranks, teams in ((_OWN, (1,), 0), (_OWN, few, 0), (fed, (1,), 1))
+  )  # fmt: skip
+  return in_turn(*kinds)[:keep]
 
 
 def _points(
-  kernel: Kernel, extents: Mapping[str, int], target: Target, rows: str, kind: Iterable[tuple[int, int, int]]
-) -> Iterator[KernelParams]:
-  teams = int(kind is _FED)
-  most = 1 if teams else target.max_cluster
-  for own, loop_tile, stages in kind:
+  kernel: Kernel, extents: Mapping[str, int], target: Target, rows: str,
+  numbers: Iterable[tuple[int, int, int]], ranks: tuple[int, ...], teams: int,
+) -> Iterator[KernelParams]:  # fmt: skip
+  for own, loop_tile, stages in numbers:
     if own <= extents[rows] and loop_tile < 2 * extents[kernel.loop or ""]:
       blocks = prod(-(-extents[a] // (own if a == rows else 1)) for a in kernel.grid if a != kernel.loop)
-      for length, ranks in _shares(kernel, extents, target, blocks, loop_tile, most):
+      for length, n in _shares(kernel, extents, target.multiprocessors // blocks, loop_tile, ranks):
         tile = tuple(own if a == rows else length if a == kernel.loop else 1 for a in kernel.grid)
-        yield KernelParams(tile, ranks, loop_tile, own // 16, stages, WGMMA.name, teams=teams)
+        yield KernelParams(tile, n, loop_tile, own // 16, stages, WGMMA.name, teams=teams)
 
 
 def _shares(
-  kernel: Kernel, extents: Mapping[str, int], target: Target, blocks: int, loop_tile: int, most_ranks: int
+  kernel: Kernel, extents: Mapping[str, int], many: int, loop_tile: int, ranks: tuple[int, ...]
 ) -> Iterator[tuple[int, int]]:
   """(Elements of the loop's axis that a cluster has, its blocks): (0, 1) where all are one block's.
 
-  Where several may share them there are as many blocks as multiprocessors, half or twice as many.
+  ``many``: blocks for each that there would be, so that every multiprocessor has one; half of them pays, too.
   """
-  many = target.multiprocessors // blocks
-  ranks = [n for n in _RANKS if n <= most_ranks] if kernel.cluster == kernel.loop else [1]
+  ranks = ranks if kernel.cluster == kernel.loop else tuple(n for n in ranks if n == 1)
   if kernel.loop not in kernel.grid:
     yield from ((0, n) for n in ranks if n <= max(1, 2 * many))
     return
   steps = -(-extents[kernel.loop] // loop_tile)
-  found = {(max(1, steps // n // r), r) for n in (many // 2, many, 2 * many) if n > 1 for r in ranks}
-  yield from sorted((each * r * loop_tile, r) for each, r in found if each * r < steps)
+  found = {(steps // n // r, r) for n in (many // 2, many) if n > 1 for r in ranks}
+  yield from sorted((each * r * loop_tile, r) for each, r in found if each > 1 and each * r < steps)
