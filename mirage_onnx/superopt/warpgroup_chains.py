@@ -22,7 +22,7 @@ _FED_FEW = ((64, 64, 3), (64, 128, 2))
 #: Blocks of a cluster that share a loop.
 _RANKS = (2, 4, 8)
 #: What fed ones take of what is predicted, beside those whose warps all copy. Of 11 cases on an H200
-#: (bench/results/h200/fed_attention.json) the first point took 1.05 times as long as the fastest, the best of
+#: (bench/results/h200/fed_queries.json) the first point took 1.05 times as long as the fastest, the best of
 #: the first four 1.01 times (geometric means); without fed ones the first 1.10 times.
 _FED_TIME = 0.92
 
