@@ -14,6 +14,7 @@ from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.alike import OneLaunch
+from mirage_onnx.codegen.tiled.late_loads_text import late_loads, prefetch
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
@@ -189,6 +190,10 @@ class FeedText:
     if self.feed.teams > 1:
       after = f"step == steps - 1 && {self._unit('(turn + 1)')} < {self._units}"
       line(f"if ({after}) ptx::bar_arrive({self._order('turn + 1')}, {self._pair});")
+    if late := list(late_loads(self.values, self.threads)):
+      with self.writer.block("if (step == 0)"):
+        for held, view in late:
+          prefetch(self.values, held, view, 32 * self.feed.warps)
     for index in lowering.ring:
       tile = lowering.tiles[lowering.homes[index]]
       line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + slot * {tile.units};")

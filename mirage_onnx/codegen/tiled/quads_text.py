@@ -1,20 +1,21 @@
-"""Saves of half types in rows of 16 bytes: the lanes of a quad exchange four tiles of 8 columns."""
+"""Saves and loads of half types in rows of 16 bytes: the lanes of a quad exchange four tiles of 8 columns."""
 
 from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.tiled.spot import Spot, digit
-from mirage_onnx.codegen.tiled.values import ValueWriter, conditional
+from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
 from mirage_onnx.lower.forms import MMA, Form
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.sizes import is_runtime
+from mirage_onnx.lower.steps import Held
 
 #: Tiles of columns that a quad has together, and columns of each.
 _TILES, _COLUMNS = 4, 8
 
 
-def in_quads(w: ValueWriter, index: int, form: Form, view: TensorText, own: Mapping[str, Piece]) -> bool:
+def in_quads(w: ValueWriter, form: Form, view: TensorText, own: Mapping[str, Piece]) -> bool:
   """Whether eight columns from a multiple of eight on lie together in the tensor, all or none there."""
   if form.lanes != MMA or len(form.t) != 1 or not form.g or not view.tensor.dtype.is_half:
     return False
@@ -28,6 +29,40 @@ def in_quads(w: ValueWriter, index: int, form: Form, view: TensorText, own: Mapp
   there = bool(axes) and axes[-1] == p.axis and set(own) == set(axes) and view.together(p.axis, _COLUMNS)
   tiles = warps.tiles(form.t, 8) % _TILES == 0 and warps.covers(form.t, 8) and warps.covers(form.g, 8)
   return rows and whole and there and tiles
+
+
+def load_quads(w: ValueWriter, held: Held, name: str, view: TensorText, own: Mapping[str, Piece]) -> None:
+  """Registers ``name`` of a load, widened: all 16 bytes of a lane are under way before any is turned."""
+  lowering, writer, form = w.lowering, w.writer, held.form
+  warps, (p,) = lowering.warps, form.t
+  units = {f"q_{q.name}": "0" for q in form.rest}
+  each, kind = warps.tiles(form.t, 8), tag(view.tensor.dtype)
+  rows, columns = warps.tiles(form.g, 8), each // _TILES
+  writer.line(f"ptx::U4 e{name}[{rows}][{columns}];")
+  with writer.loop("i", rows) as i, writer.loop("j", columns) as j, writer.scope(rows == columns == 1):
+    spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
+    spot.declare(q for q in own.values() if q != p)
+    _column(w, form, spot, j, each)
+    load = f"ptx::ld_v4({view.address(w.global_index(view, own, spot))})"
+    value = chosen(spot.exists(own.values()), load, "ptx::U4{}")
+    writer.line(f"e{name}[{i}][{j}] = {value};", held.index)
+  w.declare(held)
+  with writer.loop("i", rows) as i, writer.loop("j", columns) as j, writer.scope(rows == columns == 1):
+    eight = f"e{name}[{i}][{j}]"
+    writer.line(f"const unsigned own[{_TILES}] = {{{eight}.x, {eight}.y, {eight}.z, {eight}.w}};")
+    writer.line("const ptx::U4 turned = quad_turned(own, t);")
+    for n, word in enumerate("xyzw"):
+      spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": total(times(j, _TILES), str(n))})
+      to = f"{w.name(held)}{spot.subscript(form, packed=True)}"
+      writer.line(f"{kind}::unpack(turned.{word}, {to}[0], {to}[1]);", held.index)
+
+
+def _column(w: ValueWriter, form: Form, spot: Spot, j: str, each: int) -> None:
+  """The first of a lane's eight columns."""
+  (p,) = form.t
+  column = total(times(digit(w.lowering.warps, form.t), 8 * each), times(j, 8 * _TILES), "t * 8")
+  w.writer.line(f"const int c = {column};")
+  spot.known[p] = "c"
 
 
 def store_quads(
@@ -53,9 +88,7 @@ def store_quads(
     writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
     spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
     spot.declare(q for q in own.values() if q != p)
-    column = total(times(digit(warps, form.t), 8 * each), times(j, 8 * _TILES), "t * 8")
-    writer.line(f"const int c = {column};")
-    spot.known[p] = "c"
+    _column(w, form, spot, j, each)
     address = view.address(w.global_index(view, own, spot))
     only = [*conditions, *spot.exists(own.values())]
     writer.line(conditional(only, f"ptx::st_v4({address}, eight);"), index)
