@@ -145,7 +145,7 @@ def store(w: ValueWriter, step: do.Store) -> None:
   form = lowering.save_form(save.arg)
   own, view = w.own(save.arg), w.view(save.tensor)
   conditions = owner(form, lowering.warps)
-  if lowering.ranks > 1:
+  if lowering.ranks > 1 and not w.apart:
     conditions.append("ptx::cluster_rank() == 0")
   grid = w.pieces.cut.grid
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
