@@ -29,7 +29,7 @@ CASES = (
 #: Half a unit of a result, its smallest step, and the largest number of the type.
 TYPES = {"f16": (2.0**-11, 2.0**-24, 65504.0), "bf16": (2.0**-8, 2.0**-126, 3.3895e38)}
 #: The largest slope of a result by its sum, and how far x N(x) may be off, of |x| N(-|x|).
-SLOPE, NEAR = 1.13, 6e-5
+SLOPE, NEAR = 1.13, 1e-4
 
 
 def drawn(torch, kind, rows, depth, columns):
