@@ -14,7 +14,6 @@ from mirage_onnx.lower.layouts import Family
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.target import Target
-from mirage_onnx.tune import predicted_products
 
 #: By what factor the expected time of a tiled kernel may be off. On an H100 it is 1.37 (root mean square, 153
 #: kernels, ``bench/fit_costs.py``), and nothing was fitted to another GPU.
@@ -24,13 +23,11 @@ TILED_OFF = 1.53
 def doubt(region: Region, candidate: Candidate, target: Target) -> float:
   """How many times longer than expected a program may take: the error of tiled kernels, for their part."""
   times = kernel_times(candidate, region.extents, target, lowered_us, region.runtime)
-  offs = {Family.TILED: TILED_OFF}
-  known = [
-    (predicted_products.OFF if p.teams else offs.get(family, 1.0), us)
-    for (family, us), p in zip(times, candidate.params, strict=True) if us
-  ]  # fmt: skip
+  known = [(family, us) for family, us in times if us]
   whole = sum(us for _, us in known)
-  return sum(off * us for off, us in known) / whole if whole else 1.0
+  if not whole:
+    return 1.0
+  return sum(us * (TILED_OFF if family is Family.TILED else 1.0) for family, us in known) / whole
 
 
 def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
@@ -42,14 +39,13 @@ def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
 
 
 def as_expected(region: Region, result: SearchResult, target: Target) -> SearchResult:
-  """The result with expected times, in their order; products of many rows by numbers that make them fast."""
-  every = (*result.candidates, *predicted_products.with_fed(region, result.candidates, target))
+  """The result with expected times, in their order."""
   found = [
     replace(
       v,
       candidate=replace(v.candidate, predicted_us=expected_us(region, v.candidate, target)),
     )
-    for v in every
+    for v in result.candidates
   ]
   found.sort(key=lambda v: v.candidate.predicted_us)
   return replace(result, candidates=tuple(found))
