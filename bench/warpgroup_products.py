@@ -109,7 +109,8 @@ def candidates(name, keep):
   add(False, lambda *_: [(0.0, KernelParams((128, 128), 1, 64, 8, 3))])
   for n in SHARED:
     add(False, partial(fed_points, sharing=(n,)))
-  add(True, lambda *given: [f for f in warpgroup_points(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
+  for solve in (fed_points, warpgroup_points):
+    add(True, lambda *given, own=solve: [f for f in own(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
   return jobs
 
 

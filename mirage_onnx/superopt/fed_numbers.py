@@ -3,12 +3,12 @@
 As in ``warpgroup_numbers.py``, rows of a block's part are 64 to a warpgroup. With one team a
 multiprocessor has one part of the output, as large as registers allow; with two, each has its own,
 and one's results are written while the other multiplies. Blocks may share the operand that has most
-rows.
+rows. Where there are fewer parts than multiprocessors, ranks of a cluster share out the depth.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import ceil
+from math import ceil, prod
 
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
@@ -24,8 +24,8 @@ _TEAMS = (
   (64, 256, 4, 2), (64, 192, 4, 2), (64, 128, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2),
 )  # fmt: skip
 _STEPS, _MOST_STAGES = (64, 128), 8
-#: Blocks that share an operand.
-SHARING = (1,)
+#: Blocks that share an operand; ranks that share out the depth.
+SHARING, _RANKS = (1,), (1, 2, 4)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
 
@@ -62,12 +62,24 @@ def _points(
     if rows > extents[shape.rows] or columns > extents[shape.columns]:
       continue
     tile = {shape.rows: rows, shape.columns: columns}
-    blocks = {a: -(-extents[a] // t) for a, t in tile.items()}
-    for sharing, step in product(every, _STEPS if rows * columns <= _SMALL else _STEPS[:1]):
+    blocks = {a: -(-extents[a] // tile.get(a, 1)) for a in kernel.grid}
+    steps = _STEPS if rows * columns <= _SMALL else _STEPS[:1]
+    for sharing, step, ranks in product(every, steps, _ranks(kernel, target)):
       each = (rows * shape.row_bytes + columns * shape.column_bytes) * step
       stages = min(_MOST_STAGES, (target.smem_bytes - barrier_bytes(_MOST_STAGES)) // each)
       # Blocks differ in the rows of the operand with fewer.
       apart = shape.rows if columns >= rows else shape.columns
-      if blocks[apart] % sharing == 0 and 2 < stages < ceil(extents[kernel.loop or ""] / step) + 2:
+      depth = extents[kernel.loop or ""]
+      whole = blocks[apart] % sharing == 0
+      if ranks > 1:
+        few = prod(blocks.values()) * ranks <= target.multiprocessors
+        whole = few and teams == sharing == 1 and depth % (ranks * step) == 0
+        stages = min(stages, depth // (ranks * step))
+      if whole and 2 < stages < ceil(depth / (ranks * step)) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)
-        yield KernelParams(tiles, 1, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)
+        yield KernelParams(tiles, ranks, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)
+
+
+def _ranks(kernel: Kernel, target: Target) -> Sequence[int]:
+  """How many may share out the depth."""
+  return _RANKS if kernel.cluster == kernel.loop and target.has_clusters else _RANKS[:1]

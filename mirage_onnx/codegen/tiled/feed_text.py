@@ -21,6 +21,7 @@ from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
 from mirage_onnx.ir.tensor_map import BOX_COLUMNS, TensorMap
 from mirage_onnx.lower.feed import FedTile, Feed
 from mirage_onnx.lower.sizes import identifier
+from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
 #: Bytes of a row of a box.
@@ -65,7 +66,7 @@ class FeedText:
         line("ptx::mbarrier_init(full + n, 1);")
         line(f"ptx::mbarrier_init(free + n, {feed.arrivals});")
       line("ptx::fence_mbarrier_init();")
-    line("ptx::cluster_sync();" if feed.sharing > 1 else "ptx::sync_block();")
+    line("ptx::cluster_sync();" if self.threads.cluster > 1 else "ptx::sync_block();")
 
   def blocks(self, tile: Callable[[], None]) -> None:
     """The warp that copies beside the teams; ``tile`` writes what a team does with one."""
@@ -83,6 +84,8 @@ class FeedText:
         with writer.block("for (int step = 0; step < steps; ++step)"):
           self._copies()
       writer.line("ptx::sync_warp();")
+      for _ in range(feed.meetings):
+        writer.line("ptx::cluster_meet();")
     with writer.block(f"if (group < {groups})"):
       if registers:
         writer.line(f"ptx::registers_take<{registers[1]}>();")
@@ -97,7 +100,18 @@ class FeedText:
         tile()
     if feed.sharing > 1:
       writer.comment("Blocks stay until the others have copied to them for the last time.")
+    if feed.meetings:
+      writer.comment("Shared memory stays until every block of the cluster has read it.")
+    if self.threads.cluster > 1:
       writer.line("ptx::cluster_sync();")
+
+  def meet(self, barrier: ThreadBarrier) -> None:
+    """Of those that multiply, or of the cluster."""
+    if barrier.cluster:
+      self.writer.line("ptx::fence_proxy_async();")
+      self.writer.line("ptx::cluster_meet();")
+    else:
+      self.writer.line(f"ptx::bar_sync({1 + self.feed.teams}, {32 * self.feed.warps});")
 
   @property
   def _units(self) -> int:
@@ -158,8 +172,11 @@ class FeedText:
     for fed in feed.tiles:
       tile = ring[fed.index]
       row = self._row(fed)
+      whole = self.pieces.cut.outer(tile.order[-1])
       for panel in range(tile.order[-1].length // BOX_COLUMNS):
-        column = total(times("step", tile.order[-1].length), str(panel * BOX_COLUMNS))
+        column = total(
+          self.pieces.first(whole), times("step", tile.order[-1].length), str(panel * BOX_COLUMNS)
+        )
         place = panel * tile.rows * BOX_COLUMNS
         piece = fed.map.box * BOX_COLUMNS
         to = total(f"{tile.name}_ring", f"slot * {tile.units}", str(place))

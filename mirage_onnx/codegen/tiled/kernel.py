@@ -251,6 +251,8 @@ class _Emitter:
     for step in steps:
       if isinstance(step, Advance):
         ahead.advance()
+      elif isinstance(ahead, FeedText) and isinstance(step, ThreadBarrier):
+        ahead.meet(step)
       elif self.values.feed and isinstance(step, ThreadBarrier):
         self.values.feed.meet()
       elif not (isinstance(step, Copy) and (self.values.feed or step.tile in self.plan.memory.early)):
