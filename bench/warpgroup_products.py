@@ -109,7 +109,7 @@ def candidates(name, keep):
   add(False, lambda *_: [(0.0, KernelParams((128, 128), 1, 64, 8, 3))])
   for n in SHARED:
     add(False, partial(fed_points, sharing=(n,)))
-  for solve in (fed_points, warpgroup_points):
+  for solve in (partial(fed_points, ranks=SHARED), warpgroup_points):
     add(True, lambda *given, own=solve: [f for f in own(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
   return jobs
 

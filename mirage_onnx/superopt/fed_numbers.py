@@ -25,7 +25,7 @@ _TEAMS = (
 )  # fmt: skip
 _STEPS, _MOST_STAGES = (64, 128), 8
 #: Blocks that share an operand; ranks that share out the depth.
-SHARING, _RANKS = (1,), (1, 2, 4)
+SHARING, RANKS = (1,), (1,)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
 
@@ -45,18 +45,24 @@ def product_points(
 
 def fed_points(
   kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int,
-  sharing: Sequence[int] = SHARING,
+  sharing: Sequence[int] = SHARING, ranks: Sequence[int] = RANKS,
 ) -> tuple[tuple[float, KernelParams], ...]:  # fmt: skip
   """The ``keep`` points that are predicted to be fastest, in us, best first."""
   shape = Shape.of(kernel, tensors, extents) if WGMMA.is_on(target) else None
   if shape is None:
     return ()
-  points = _points(kernel, shape, extents, target, sharing)
+  ranks = ranks if kernel.cluster == kernel.loop and target.has_clusters else (1,)
+  points = _points(kernel, shape, extents, target, sharing, ranks)
   return lowered_fastest(kernel, tensors, extents, target, points, keep)
 
 
 def _points(
-  kernel: Kernel, shape: Shape, extents: Mapping[str, int], target: Target, every: Sequence[int]
+  kernel: Kernel,
+  shape: Shape,
+  extents: Mapping[str, int],
+  target: Target,
+  every: Sequence[int],
+  clusters: Sequence[int],
 ) -> Iterator[KernelParams]:
   for rows, columns, warps, teams in _TEAMS:
     if rows > extents[shape.rows] or columns > extents[shape.columns]:
@@ -64,7 +70,7 @@ def _points(
     tile = {shape.rows: rows, shape.columns: columns}
     blocks = {a: -(-extents[a] // tile.get(a, 1)) for a in kernel.grid}
     steps = _STEPS if rows * columns <= _SMALL else _STEPS[:1]
-    for sharing, step, ranks in product(every, steps, _ranks(kernel, target)):
+    for sharing, step, ranks in product(every, steps, clusters):
       each = (rows * shape.row_bytes + columns * shape.column_bytes) * step
       stages = min(_MOST_STAGES, (target.smem_bytes - barrier_bytes(_MOST_STAGES)) // each)
       # Blocks differ in the rows of the operand with fewer.
@@ -78,8 +84,3 @@ def _points(
       if whole and 2 < stages < ceil(depth / (ranks * step)) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)
         yield KernelParams(tiles, ranks, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)
-
-
-def _ranks(kernel: Kernel, target: Target) -> Sequence[int]:
-  """How many may share out the depth."""
-  return _RANKS if kernel.cluster == kernel.loop and target.has_clusters else _RANKS[:1]
