@@ -28,6 +28,8 @@ _STEPS, _MOST_STAGES = (64, 128), 8
 SHARING, RANKS = (1,), (1,)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
+#: Of so many points one has blocks that share.
+_LEAST_WITH_SHARED = 4
 
 
 def product_points(
@@ -37,10 +39,18 @@ def product_points(
   """The best of these and of ``warpgroup_points`` in turn: how they compare the formula does not know.
 
   On an H200 its first of these took 1.006 times as long as their fastest (24 products, geometric mean,
-  bench/results/h200/fed_products.json). ``counted``: a run counts sizes, and there are none of these.
+  bench/results/h200/fed_products.json). The last is one whose blocks share an operand: best where rows do not
+  begin at lines of L2, by 4 to 10 % (bench/results/h200/ranked_products.json). ``counted``: a run counts
+  sizes, and there are none of these.
   """
-  fed = () if counted else fed_points(kernel, tensors, extents, target, keep)
-  return in_turn(fed, warpgroup_points(kernel, tensors, extents, target, keep))[:keep]
+  others = warpgroup_points(kernel, tensors, extents, target, keep)
+  if counted:
+    return others
+  found = in_turn(fed_points(kernel, tensors, extents, target, keep), others)
+  if len(found) < keep or keep < _LEAST_WITH_SHARED:
+    return found[:keep]
+  shared = fed_points(kernel, tensors, extents, target, 1, sharing=(2,))
+  return (*found[: keep - len(shared)], *shared)
 
 
 def fed_points(

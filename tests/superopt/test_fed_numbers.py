@@ -7,7 +7,7 @@ import pytest
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
-from mirage_onnx.superopt.fed_numbers import fed_points
+from mirage_onnx.superopt.fed_numbers import fed_points, product_points
 from mirage_onnx.target import H100, TARGETS
 from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
 
@@ -67,3 +67,18 @@ def test_ranks_where_parts_are_few():
     assert parts * p.cluster <= H100.multiprocessors and p.teams == p.sharing == 1
     assert 3072 % (p.cluster * p.loop_tile) == 0 and p.stages <= 3072 // (p.cluster * p.loop_tile)
   assert all(p.cluster == 1 for _, p in points(a2=4096, a1=768, a0=3072)[1])
+
+
+def test_what_is_timed():
+  """In turn with those of which all warps copy; the last of four and more shares an operand."""
+  graph = parse_ugraph(LINEAR)
+  tensors = {t.name: t for t in graph.tensors}
+
+  def own(keep, counted=False):
+    found = product_points(graph.kernels[0], tensors, SIZES, H100, keep, counted=counted)
+    return [p for _, p in found]
+
+  assert [p.sharing for p in own(6)] == [1] * 5 + [2] and len({*own(6)}) == 6
+  assert {bool(p.teams) for p in own(5)} == {True, False}
+  assert all(p.sharing == 1 for p in own(3))
+  assert not any(p.teams for p in own(6, counted=True))
