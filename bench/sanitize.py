@@ -5,13 +5,15 @@
 
 What ``sanitized_corpus.py`` names is compiled into DIR/kernels.pickle (as accepted kernels are: without
 spills); a process per tool (racecheck has several) then launches one after the other, its answers in
-DIR/TOOL_0.jsonl, so that a run which was stopped goes on where it was. A kernel's reports are found by its
-function's name. Inputs are normal numbers, integers are 0; outputs and workspace are poisoned where the tool
-is not initcheck, which must see who reads what no one wrote. Writes DIR/sanitizer.json; exit 1 where
+DIR/TOOL_0.jsonl, so that a run which was stopped goes on where it was (an answer counts for the texts that
+it was given for: another tree's are taken where its kernels are the same). A kernel's reports are found by
+its function's name. Inputs are normal numbers, integers are 0; outputs and workspace are poisoned where the
+tool is not initcheck, which must see who reads what no one wrote. Writes DIR/sanitizer.json; exit 1 where
 something is reported.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import pickle
@@ -131,6 +133,12 @@ def launched(gpu, subject, sources, cubins, poisoned):
     gpu.wait()
 
 
+def digest(sources):
+  """Of the texts that an answer is about, but for their functions' names, which say a place in the corpus."""
+  texts = "".join(NAMED.sub("kernel", s.text) + f"{s.grid}{s.block}{s.cluster}" for s in sources)
+  return hashlib.sha256(texts.encode()).hexdigest()[:16]
+
+
 def launch_all(folder, tool, todo):
   """In a process that a tool watches: a line for each that has run."""
   from mirage_onnx.tune.device import Gpu
@@ -151,9 +159,13 @@ def launch_all(folder, tool, todo):
 def watched(folder, tool, part, found, deadline):
   """Rows of a tool, those of an earlier run included; the least work first."""
   path = folder / f"{tool}_{part}.jsonl"
-  rows = {r["at"]: r for r in map(json.loads, path.read_text().splitlines())} if path.exists() else {}
+  known = {}
+  for p in sorted(folder.glob(f"{tool}_*.jsonl")):
+    known |= {r["text"]: r for r in map(json.loads, p.read_text().splitlines())}
   order = sorted(found, key=lambda at: work(found[at][0]))[part :: PROCESSES[tool]]
   found = {at: found[at] for at in order}
+  texts = {at: digest(sources) for at, (_, sources, _) in found.items()}
+  rows = {at: known[t] | {"at": at, "name": found[at][0].name} for at, t in texts.items() if t in known}
   while (todo := [at for at in found if at not in rows]) and time.monotonic() < deadline:
     command = ["compute-sanitizer", "--tool", tool, *OPTIONS, sys.executable, __file__]
     command += ["--out", str(folder), "--launch", tool, "--places", ",".join(map(str, todo))]
@@ -170,6 +182,7 @@ def watched(folder, tool, part, found, deadline):
     new = rows_of(log.read_text(errors="replace"), found, todo, ended)
     if not new:
       break
+    new = {at: r | {"text": texts[at]} for at, r in new.items()}
     rows |= new
     with path.open("a") as file:
       file.writelines(json.dumps(r) + "\n" for r in new.values())

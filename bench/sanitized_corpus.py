@@ -1,8 +1,9 @@
 """The kernels that ``bench/sanitize.py`` runs: some of every kind, as entries of the kernel replay have them.
 
 Of the replay's groups a part (goldens, programs of the search at full size, random ones, rows of the speed
-table, kernels of models, sizes that a run gives); products and attention by wgmma; packed weights by
-streaming, mma and wgmma; a row that is written in place.
+table, kernels of models, sizes that a run gives, contractions with masks and caches); products and attention
+by wgmma; products whose copies a warp of its own makes, blocks having several tiles; packed weights by
+streaming, mma and wgmma; a row that is written in place; several products in one launch.
 """
 
 import sys
@@ -13,23 +14,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 
+import warpgroup_products
 from replay_record import read_record
 from warpgroup_attention import CASES, SMALL
 
 from mirage_onnx.ir import KernelParams, UGraph, parse_ugraph
 from mirage_onnx.ir.region import Region
+from mirage_onnx.superopt.fed_numbers import fed_points
 from mirage_onnx.superopt.warpgroup_chains import chained_points
 from mirage_onnx.target import H100
 
 #: Of a group of the replay: every so manieth entry, and how many.
 PARTS = {
   "goldens": (1, 21), "programs": (4, 40), "graphs": (2, 19), "random": (6, 60), "speed": (4, 18),
-  "models": (2, 32), "runtime": (8, 20),
+  "models": (2, 32), "runtime": (8, 20), "hopper": (5, 40),
 }  # fmt: skip
 #: Bytes of memory that a program may want: what sanitizers watch is slow, and size shows nothing new.
 MOST_BYTES = 400e6
 #: Cases of ``warpgroup_attention`` at full size, and sets of numbers of each.
 LARGE, POINTS = ("8x12x512x64 add", "16x12x197x64", "1x12x1500x64"), 4
+#: Rows, depth, columns, what follows: no multiples of tiles or steps, two tiles and more of a block of 132.
+FED_CASES = (
+  (1900, 328, 2504, "gelu", "f16"), (1900, 456, 2504, "residual", "bf16"), (2500, 136, 2600, "", "f16"),
+  (397, 1000, 712, "gelu", "bf16"), (197, 768, 328, "residual", "f16"), (4096, 768, 3072, "gelu", "f16"),
+)  # fmt: skip
+#: Of the numbers of each every so manieth; blocks that share an operand.
+APART, SHARED = 5, (1, 2)
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,22 @@ def _attention():
     yield Subject(f"attention/shared.{i}", graph, (p, KernelParams((1, 64, 1), 1, 0, 2, 1)), sizes)
 
 
+def _fed():
+  from tests.codegen.tiled.test_feed_text import FED
+
+  for name, c in FED.items():
+    yield Subject(f"fed/{name}", c.graph, c.params, c.extents)
+  for n, (rows, depth, columns, kind, dtype) in enumerate(FED_CASES):
+    graph, sizes = (
+      parse_ugraph(warpgroup_products.text(kind, dtype)),
+      {"a0": rows, "a1": depth, "a2": columns},
+    )
+    tensors = {t.name: t for t in graph.tensors}
+    every = fed_points(graph.kernels[0], tensors, sizes, H100, 99, SHARED)
+    for _, p in every[n % APART :: APART]:
+      yield Subject(f"fed/{rows}x{depth}x{columns} {kind} {dtype}, {p.to_text()}", graph, (p,), sizes)
+
+
 def _searched(name, region: Region):
   from small_models import search_region
 
@@ -118,11 +144,13 @@ def _alike():
 
   large = {**SIZES, "a0": 1600, **dict.fromkeys(("a2", "a3", "a4"), 456)}
   params = (BY_WGMMA, *(replace(BY_WGMMA, beside=True) for _ in GRAPH.kernels[1:]))
+  fed = tuple(replace(p, teams=2) for p in params)
   for name, sizes in (("tiles", SIZES), ("standing", large)):
     yield Subject(f"one launch/{name}", GRAPH, params, sizes)
+    yield Subject(f"one launch/fed {name}", GRAPH, fed, sizes)
 
 
 def subjects():
   """All, in an order that does not change."""
-  for part in (_by_wgmma, _attention, _in_place, _packed, _replayed, _alike):
+  for part in (_by_wgmma, _attention, _fed, _in_place, _packed, _replayed, _alike):
     yield from part()

@@ -8,6 +8,7 @@ besides, and the peers: the bare product, and torch's ways to the same epilogue.
 
 import argparse
 import json
+import re
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -62,27 +63,31 @@ SHARED = (1, 2, 4)
 MOST_WRONG = {"f16": 2e-3, "bf16": 1e-2}
 
 
-def text(kind, dtype):
-  """The block graph of a product and what follows it."""
+def text(kind, dtype, split=False):
+  """The block graph of a product and what follows it; ``split``: ranks of a cluster share out the depth."""
   own = {"": "", "gelu": f"tensor i2 {dtype}[a2] weight\n", "residual": f"tensor i2 {dtype}[a0,a2] input\n"}
+  ranks = "a1" if split else "-"
   steps = [
-    f"load i0 imap=-,a0 cmap=- fmap=a1 : {dtype}[a0,a1] loop shared",
-    f"load i1 imap=a2,- cmap=- fmap=a1 : {dtype}[a2,a1] loop shared",
+    f"load i0 imap=-,a0 cmap={ranks} fmap=a1 : {dtype}[a0,a1] loop shared",
+    f"load i1 imap=a2,- cmap={ranks} fmap=a1 : {dtype}[a2,a1] loop shared",
     "matmul[a1] %0 %1 : f32[a0,a2] loop C_frag", "acc_sum %2 : f32[a0,a2] post C_frag",
   ]  # fmt: skip
+  steps += ["red_sum %3 : f32[a0,a2] post C_frag"] if split else []
+  last = len(steps) - 1
   if kind:
     axes, at, layout = ("a2", "a2,-", "column") if kind == "gelu" else ("a0,a2", "a2,a0", "C_frag")
     steps += [
       f"load i2 imap={at} cmap=- fmap=- : {dtype}[{axes}] post {layout}",
-      f"cast %4 : f32[{axes}] post {layout}", "add %3 %5 : f32[a0,a2] post C_frag",
+      f"cast %{last + 1} : f32[{axes}] post {layout}", f"add %{last} %{last + 2} : f32[a0,a2] post C_frag",
     ]  # fmt: skip
-  more = _GELU if kind == "gelu" else ()
+  own_gelu = re.sub(r"%(\d+)", lambda m: f"%{int(m[1]) + split}", "\n".join(_GELU)).splitlines()
+  more = own_gelu if kind == "gelu" else ()
   steps += [f"{s} post {'uniform' if s.startswith('const') else 'C_frag'}" for s in more]
   steps.append(f"cast %{len(steps) - 1} : {dtype}[a0,a2] post C_frag")
   lines = "".join(f"  %{n} = {s}\n" for n, s in enumerate(steps))
   return (
     f"ugraph 1\ntensor i0 {dtype}[a0,a1] input\ntensor i1 {dtype}[a2,a1] weight\n{own[kind]}"
-    f"tensor o0 {dtype}[a0,a2] output\nkernel k0 grid=a2,a0 cluster=- loop=a1\n{lines}"
+    f"tensor o0 {dtype}[a0,a2] output\nkernel k0 grid=a2,a0 cluster={ranks} loop=a1\n{lines}"
     f"  save o0 = %{len(steps) - 1} omap=a2,a0\n"
   )
 
@@ -90,19 +95,22 @@ def text(kind, dtype):
 def candidates(name, keep):
   """(case, label, predicted us, source) of a case's best numbers, and of one with mma."""
   rows, depth, columns, kind, dtype = CASES[name]
-  graph, sizes = parse_ugraph(text(kind, dtype)), {"a0": rows, "a1": depth, "a2": columns}
-  (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
-  found = [
-    *warpgroup_points(kernel, tensors, sizes, H100, keep),
-    *(f for n in SHARED for f in fed_points(kernel, tensors, sizes, H100, keep, (n,))),
-    (0.0, KernelParams((128, 128), 1, 64, 8, 3)),
-  ]
-  jobs = []
-  for us, p in found:
-    with suppress(RejectionError):
-      jobs.append(
-        (name, p.to_text(), us, emit_kernel(graph, kernel, p, ugraph_extents(graph, (p,), sizes), H100))
-      )
+  sizes, jobs = {"a0": rows, "a1": depth, "a2": columns}, []
+
+  def add(split, solve):
+    graph = parse_ugraph(text(kind, dtype, split))
+    (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
+    for us, p in solve(kernel, tensors, sizes, H100, keep):
+      with suppress(RejectionError):
+        source = emit_kernel(graph, kernel, p, ugraph_extents(graph, (p,), sizes), H100)
+        jobs.append((name, p.to_text(), us, source))
+
+  add(False, warpgroup_points)
+  add(False, lambda *_: [(0.0, KernelParams((128, 128), 1, 64, 8, 3))])
+  for n in SHARED:
+    add(False, partial(fed_points, sharing=(n,)))
+  for solve in (partial(fed_points, ranks=SHARED), warpgroup_points):
+    add(True, lambda *given, own=solve: [f for f in own(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
   return jobs
 
 

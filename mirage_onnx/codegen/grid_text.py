@@ -35,7 +35,9 @@ def declare_firsts(grid: Grid, writer: Writer, tile: str = "", backwards: str = 
   for at in grid.axes:
     if at.split and at.dim is not None:
       index = _shared_x(grid, at, writer) or block_index(grid, at.dim)
-      index = parts_of(tile, grid.launch[::-1])[2 - at.dim] if tile else index
+      if tile:
+        index = parts_of(tile, grid.launch[::-1])[2 - at.dim]
+        index += f" / {grid.cluster}" if at.dim == 0 and grid.cluster > 1 else ""
       index = f"({at.blocks - 1} - {index})" if at.axis == backwards else index
       scaled = index if at.tile == 1 else f"{index} * {at.tile}"
       writer.line(f"const int {first_of(at)} = {scaled};")

@@ -2,7 +2,7 @@
 
     x (1 + erf(x / sqrt(2))) / 2  =  x N(x)  =  max(x, 0) - |x| N(-|x|)
 
-where N is the normal distribution. Its lower tail is two to the power of a polynomial, so that takes 11
+where N is the normal distribution. Its lower tail is two to the power of a polynomial, so that takes 10
 instructions of a lane, and the operations one by one 16 (``times_normal`` of device/warpgroup.cuh). Factors
 may stand in any order, and the numbers be written in any way.
 """

@@ -75,7 +75,7 @@ class ThreadGraph:
   @property
   def cluster(self) -> int:
     """Blocks of a cluster."""
-    return self.feed.sharing if self.feed else self.params.cluster
+    return self.params.cluster * self.sharing
 
   @property
   def sharing(self) -> int:

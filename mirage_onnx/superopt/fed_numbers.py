@@ -3,12 +3,12 @@
 As in ``warpgroup_numbers.py``, rows of a block's part are 64 to a warpgroup. With one team a
 multiprocessor has one part of the output, as large as registers allow; with two, each has its own,
 and one's results are written while the other multiplies. Blocks may share the operand that has most
-rows.
+rows. Where there are fewer parts than multiprocessors, ranks of a cluster share out the depth.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import ceil
+from math import ceil, prod
 
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
@@ -24,10 +24,12 @@ _TEAMS = (
   (64, 256, 4, 2), (64, 192, 4, 2), (64, 128, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2),
 )  # fmt: skip
 _STEPS, _MOST_STAGES = (64, 128), 8
-#: Blocks that share an operand.
-SHARING = (1,)
+#: Blocks that share an operand; ranks that share out the depth.
+SHARING, RANKS = (1,), (1,)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
+#: Of so many points one has blocks that share.
+_LEAST_WITH_SHARED = 4
 
 
 def product_points(
@@ -37,37 +39,58 @@ def product_points(
   """The best of these and of ``warpgroup_points`` in turn: how they compare the formula does not know.
 
   On an H200 its first of these took 1.006 times as long as their fastest (24 products, geometric mean,
-  bench/results/h200/fed_products.json). ``counted``: a run counts sizes, and there are none of these.
+  bench/results/h200/fed_products.json). The last is one whose blocks share an operand: best where rows do not
+  begin at lines of L2, by 4 to 10 % (bench/results/h200/ranked_products.json). ``counted``: a run counts
+  sizes, and there are none of these.
   """
-  fed = () if counted else fed_points(kernel, tensors, extents, target, keep)
-  return in_turn(fed, warpgroup_points(kernel, tensors, extents, target, keep))[:keep]
+  others = warpgroup_points(kernel, tensors, extents, target, keep)
+  if counted:
+    return others
+  found = in_turn(fed_points(kernel, tensors, extents, target, keep), others)
+  if len(found) < keep or keep < _LEAST_WITH_SHARED:
+    return found[:keep]
+  shared = fed_points(kernel, tensors, extents, target, 1, sharing=(2,))
+  return (*found[: keep - len(shared)], *shared)
 
 
 def fed_points(
   kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int,
-  sharing: Sequence[int] = SHARING,
+  sharing: Sequence[int] = SHARING, ranks: Sequence[int] = RANKS,
 ) -> tuple[tuple[float, KernelParams], ...]:  # fmt: skip
   """The ``keep`` points that are predicted to be fastest, in us, best first."""
   shape = Shape.of(kernel, tensors, extents) if WGMMA.is_on(target) else None
   if shape is None:
     return ()
-  points = _points(kernel, shape, extents, target, sharing)
+  ranks = ranks if kernel.cluster == kernel.loop and target.has_clusters else (1,)
+  points = _points(kernel, shape, extents, target, sharing, ranks)
   return lowered_fastest(kernel, tensors, extents, target, points, keep)
 
 
 def _points(
-  kernel: Kernel, shape: Shape, extents: Mapping[str, int], target: Target, every: Sequence[int]
+  kernel: Kernel,
+  shape: Shape,
+  extents: Mapping[str, int],
+  target: Target,
+  every: Sequence[int],
+  clusters: Sequence[int],
 ) -> Iterator[KernelParams]:
   for rows, columns, warps, teams in _TEAMS:
     if rows > extents[shape.rows] or columns > extents[shape.columns]:
       continue
     tile = {shape.rows: rows, shape.columns: columns}
-    blocks = {a: -(-extents[a] // t) for a, t in tile.items()}
-    for sharing, step in product(every, _STEPS if rows * columns <= _SMALL else _STEPS[:1]):
+    blocks = {a: -(-extents[a] // tile.get(a, 1)) for a in kernel.grid}
+    steps = _STEPS if rows * columns <= _SMALL else _STEPS[:1]
+    for sharing, step, ranks in product(every, steps, clusters):
       each = (rows * shape.row_bytes + columns * shape.column_bytes) * step
       stages = min(_MOST_STAGES, (target.smem_bytes - barrier_bytes(_MOST_STAGES)) // each)
       # Blocks differ in the rows of the operand with fewer.
       apart = shape.rows if columns >= rows else shape.columns
-      if blocks[apart] % sharing == 0 and 2 < stages < ceil(extents[kernel.loop or ""] / step) + 2:
+      depth = extents[kernel.loop or ""]
+      whole = blocks[apart] % sharing == 0
+      if ranks > 1:
+        few = prod(blocks.values()) * ranks <= target.multiprocessors
+        whole = few and teams == sharing == 1 and depth % (ranks * step) == 0
+        stages = min(stages, depth // (ranks * step))
+      if whole and 2 < stages < ceil(depth / (ranks * step)) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)
-        yield KernelParams(tiles, 1, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)
+        yield KernelParams(tiles, ranks, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)

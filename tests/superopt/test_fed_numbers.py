@@ -7,7 +7,7 @@ import pytest
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
-from mirage_onnx.superopt.fed_numbers import fed_points
+from mirage_onnx.superopt.fed_numbers import fed_points, product_points
 from mirage_onnx.target import H100, TARGETS
 from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
 
@@ -15,7 +15,7 @@ from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
 def points(text=LINEAR, target=H100, keep=1000, **sizes):
   graph = parse_ugraph(text)
   tensors = {t.name: t for t in graph.tensors}
-  return graph, fed_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, keep, (1, 2, 4))
+  return graph, fed_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, keep, (1, 2, 4), (1, 2, 4))
 
 
 @pytest.mark.parametrize("sizes", [{}, {"a2": 77}, {"a2": 197, "a0": 1000}, {"a1": 768, "a2": 4096}])
@@ -30,7 +30,7 @@ def test_the_code_generator_takes_them(sizes):
     except RejectionError as error:
       refused.append((params.to_text(), error.rejection))
       continue
-    assert source.cluster == params.sharing and len(source.maps) == 2
+    assert source.cluster == params.sharing * params.cluster and len(source.maps) == 2
     assert source.grid[0] % params.sharing == 0 and source.smem_bytes <= H100.smem_bytes
     assert type(params).from_text(params.to_text()) == params
   assert refused == []
@@ -56,3 +56,29 @@ def test_fewer_multiprocessors_take_longer():
     points(target=replace(H100, multiprocessors=66), keep=1)[1][0],
   )
   assert slow > fast and own.teams
+
+
+def test_ranks_where_parts_are_few():
+  """A cluster shares out the depth of one part: all of them fit the multiprocessors, in whole steps."""
+  few = [p for _, p in points(a2=128, a1=768, a0=3072)[1] if p.cluster > 1]
+  assert {p.cluster for p in few} == {2, 4}
+  for p in few:
+    parts = -(-128 // p.tile[0]) * -(-768 // p.tile[1])
+    assert parts * p.cluster <= H100.multiprocessors and p.teams == p.sharing == 1
+    assert 3072 % (p.cluster * p.loop_tile) == 0 and p.stages <= 3072 // (p.cluster * p.loop_tile)
+  assert all(p.cluster == 1 for _, p in points(a2=4096, a1=768, a0=3072)[1])
+
+
+def test_what_is_timed():
+  """In turn with those of which all warps copy; the last of four and more shares an operand."""
+  graph = parse_ugraph(LINEAR)
+  tensors = {t.name: t for t in graph.tensors}
+
+  def own(keep, counted=False):
+    found = product_points(graph.kernels[0], tensors, SIZES, H100, keep, counted=counted)
+    return [p for _, p in found]
+
+  assert [p.sharing for p in own(6)] == [1] * 5 + [2] and len({*own(6)}) == 6
+  assert {bool(p.teams) for p in own(5)} == {True, False}
+  assert all(p.sharing == 1 for p in own(3))
+  assert not any(p.teams for p in own(6, counted=True))

@@ -14,12 +14,14 @@ from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.alike import OneLaunch
+from mirage_onnx.codegen.tiled.late_loads_text import late_loads, prefetch
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
 from mirage_onnx.ir.tensor_map import BOX_COLUMNS, TensorMap
 from mirage_onnx.lower.feed import FedTile, Feed
 from mirage_onnx.lower.sizes import identifier
+from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
 #: Bytes of a row of a box.
@@ -64,7 +66,7 @@ class FeedText:
         line("ptx::mbarrier_init(full + n, 1);")
         line(f"ptx::mbarrier_init(free + n, {feed.arrivals});")
       line("ptx::fence_mbarrier_init();")
-    line("ptx::cluster_sync();" if feed.sharing > 1 else "ptx::sync_block();")
+    line("ptx::cluster_sync();" if self.threads.cluster > 1 else "ptx::sync_block();")
 
   def blocks(self, tile: Callable[[], None]) -> None:
     """The warp that copies beside the teams; ``tile`` writes what a team does with one."""
@@ -82,6 +84,8 @@ class FeedText:
         with writer.block("for (int step = 0; step < steps; ++step)"):
           self._copies()
       writer.line("ptx::sync_warp();")
+      for _ in range(feed.meetings):
+        writer.line("ptx::cluster_meet();")
     with writer.block(f"if (group < {groups})"):
       if registers:
         writer.line(f"ptx::registers_take<{registers[1]}>();")
@@ -96,7 +100,18 @@ class FeedText:
         tile()
     if feed.sharing > 1:
       writer.comment("Blocks stay until the others have copied to them for the last time.")
+    if feed.meetings:
+      writer.comment("Shared memory stays until every block of the cluster has read it.")
+    if self.threads.cluster > 1:
       writer.line("ptx::cluster_sync();")
+
+  def meet(self, barrier: ThreadBarrier) -> None:
+    """Of those that multiply, or of the cluster."""
+    if barrier.cluster:
+      self.writer.line("ptx::fence_proxy_async();")
+      self.writer.line("ptx::cluster_meet();")
+    else:
+      self.writer.line(f"ptx::bar_sync({1 + self.feed.teams}, {32 * self.feed.warps});")
 
   @property
   def _units(self) -> int:
@@ -157,8 +172,11 @@ class FeedText:
     for fed in feed.tiles:
       tile = ring[fed.index]
       row = self._row(fed)
+      whole = self.pieces.cut.outer(tile.order[-1])
       for panel in range(tile.order[-1].length // BOX_COLUMNS):
-        column = total(times("step", tile.order[-1].length), str(panel * BOX_COLUMNS))
+        column = total(
+          self.pieces.first(whole), times("step", tile.order[-1].length), str(panel * BOX_COLUMNS)
+        )
         place = panel * tile.rows * BOX_COLUMNS
         piece = fed.map.box * BOX_COLUMNS
         to = total(f"{tile.name}_ring", f"slot * {tile.units}", str(place))
@@ -189,6 +207,10 @@ class FeedText:
     if self.feed.teams > 1:
       after = f"step == steps - 1 && {self._unit('(turn + 1)')} < {self._units}"
       line(f"if ({after}) ptx::bar_arrive({self._order('turn + 1')}, {self._pair});")
+    if late := list(late_loads(self.values, self.threads)):
+      with self.writer.block("if (step == 0)"):
+        for held, view in late:
+          prefetch(self.values, held, view, 32 * self.feed.warps)
     for index in lowering.ring:
       tile = lowering.tiles[lowering.homes[index]]
       line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + slot * {tile.units};")

@@ -10,6 +10,7 @@ from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
+from mirage_onnx.codegen.tiled.apart_text import parts_of_ranks
 from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
@@ -53,6 +54,7 @@ def emit_tiled(
   one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch) // threads.sharing)
   writer = Writer()
   values = ValueWriter(graph, plan.lowering, pieces, writer)
+  values.apart = parts_of_ranks(values, threads)
   emitter = _Emitter(threads, plan, pieces, values, writer, one)
   feed: FeedText | RingFeedText | None = None
   given = one.given
@@ -249,6 +251,8 @@ class _Emitter:
     for step in steps:
       if isinstance(step, Advance):
         ahead.advance()
+      elif isinstance(ahead, FeedText) and isinstance(step, ThreadBarrier):
+        ahead.meet(step)
       elif self.values.feed and isinstance(step, ThreadBarrier):
         self.values.feed.meet()
       elif not (isinstance(step, Copy) and (self.values.feed or step.tile in self.plan.memory.early)):

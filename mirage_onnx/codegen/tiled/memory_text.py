@@ -6,7 +6,7 @@ from mirage_onnx.codegen.grid_text import block_index, replicas
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.tiled.copies import Copying, copy_tile
-from mirage_onnx.codegen.tiled.quads_text import in_quads, store_quads
+from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
@@ -28,11 +28,14 @@ def barrier(w: ValueWriter, step: do.ThreadBarrier) -> None:
 
 def fetch(w: ValueWriter, step: do.Fetch) -> None:
   """A tile of a tensor to registers; widens what was issued before."""
-  held, op = step.to, w.ops[step.index]
+  held, op, own = step.to, w.ops[step.index], w.own(step.index)
   pairs = in_pairs(w.lowering, held)
   early = held in w.issued
   if not early:
     w.writer.comment(f"%{step.index}: {op.tensor}, {held.form.text}.")
+  if w.lowering.warpgroup and pairs and not early and in_quads(w, held.form, view := w.view(op.tensor), own):
+    load_quads(w, held, w.name(held), view, own)
+    return
   if pairs and not early:
     issue(w, (held,), note=False)
   name = w.declare(held)
@@ -142,13 +145,13 @@ def store(w: ValueWriter, step: do.Store) -> None:
   form = lowering.save_form(save.arg)
   own, view = w.own(save.arg), w.view(save.tensor)
   conditions = owner(form, lowering.warps)
-  if lowering.ranks > 1:
+  if lowering.ranks > 1 and not w.apart:
     conditions.append("ptx::cluster_rank() == 0")
   grid = w.pieces.cut.grid
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
   conditions += [replica] if (replica := replicas(grid, saved)) else []
   w.writer.comment(f"%{save.arg} to {save.tensor}.")
-  if lowering.warpgroup and in_quads(w, save.arg, form, view, own):
+  if lowering.warpgroup and in_quads(w, form, view, own):
     store_quads(w, save.arg, form, view, own, conditions)
     return
   with w.walk(form) as spot:

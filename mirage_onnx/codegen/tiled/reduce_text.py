@@ -1,6 +1,7 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
-from mirage_onnx.codegen.index_text import total
+from mirage_onnx.codegen.index_text import times, total
+from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES, is_own
 from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.tile_text import tile_element
@@ -135,14 +136,30 @@ def gather(w: ValueWriter, step: do.Gather) -> None:
 
 
 def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
-  """The parts of the ranks of the cluster."""
-  lowering, rule = w.lowering, rule_of(w.ops[step.index].op)
-  form = lowering.forms[step.index]
-  tile, name = lowering.tiles[step.tile], w.declare(Held(step.index, form))
-  with w.walk(form) as spot:
-    value = f"cluster_reduce<{rule}, {lowering.ranks}>({tile.name} + {_slot(w, spot, form)})"
-    value = w.taken(w.ops[step.index], value)
-    w.writer.line(f"{name}{spot.subscript(form)} = {value};", step.index)
+  """The parts of the ranks of the cluster; where each rank has some tiles (``apart_text.py``), of those."""
+  form = w.lowering.forms[step.index]
+  held = Held(step.index, form)
+  if not w.apart:
+    w.declare(held)
+    with w.walk(form) as spot:
+      _gather(w, step, held, spot)
+    return
+  w.declare(held, "0.0f")
+  writer, warps = w.writer, w.lowering.warps
+  rows, columns = warps.tiles(form.g, 8), warps.tiles(form.t, 8) // QUAD_TILES
+  units = {f"q_{q.name}": "0" for q in form.rest}
+  with writer.loop("i", rows) as i, writer.loop("j", columns) as j:
+    own = is_own(w, i, j, columns)
+    with writer.block(f"if ({own})"), writer.loop("n", QUAD_TILES) as n, writer.loop("e", 2) as e:
+      place = {**units, "i": i, "j": total(times(j, QUAD_TILES), n), "e": e}
+      _gather(w, step, held, Spot(writer, w.pieces, warps, form, place))
+
+
+def _gather(w: ValueWriter, step: do.GatherRanks, held: Held, spot: Spot) -> None:
+  tile, rule = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op)
+  value = f"cluster_reduce<{rule}, {w.lowering.ranks}>({tile.name} + {_slot(w, spot, held.form)})"
+  value = w.taken(w.ops[step.index], value)
+  w.writer.line(f"{w.name(held)}{spot.subscript(held.form)} = {value};", step.index)
 
 
 def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:

@@ -70,7 +70,8 @@ class ValueWriter:
 
   ``zeroed``: operands whose elements that do not exist have been made zeros (``tails.py``). ``first``: the
   step with which the loop begins. ``feed``: what others copy for those that compute.
-  ``whole``: of masks that are computed all elements are seen.
+  ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
+  behind the sums of all ranks (``apart_text.py``); 0: each has all.
   """
 
   graph: UGraph
@@ -83,6 +84,7 @@ class ValueWriter:
   first: str = "0"
   feed: RingFeedText | None = None
   whole: bool = False
+  apart: int = 0
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:

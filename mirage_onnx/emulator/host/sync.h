@@ -24,6 +24,7 @@ PTX_DEVICE void cluster_sync() {
   cluster_arrive();
   cluster_wait();
 }
+PTX_DEVICE void cluster_meet() { cluster_sync(); }
 
 // ---- fences
 

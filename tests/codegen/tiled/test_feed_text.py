@@ -14,7 +14,18 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Candidate
 from mirage_onnx.target import H100
 from tests.codegen.tiled.test_alike import BY_WGMMA, GRAPH, SIZES, right
-from tests.codegen.tiled.test_warpgroup import ACROSS, GELU, NORM, PLAIN, RESIDUAL, TURNED, by_wgmma, emit
+from tests.codegen.tiled.test_apart_text import BIASED
+from tests.codegen.tiled.test_warpgroup import (
+  ACROSS,
+  GELU,
+  NORM,
+  PLAIN,
+  RESIDUAL,
+  SPLIT,
+  TURNED,
+  by_wgmma,
+  emit,
+)
 
 #: With two or four multiprocessors each block has several tiles.
 FEW = {n: replace(H100, name=f"few {n}", multiprocessors=n) for n in (2, 4)}
@@ -35,6 +46,15 @@ FED = {
 }
 
 
+#: Ranks of a cluster share out the depth; in the last two what they tell each other takes the ring's bytes.
+RANKS = {
+  "two": by_wgmma(SPLIT, 64, 64, warps=4, stages=3, cluster=2, teams=1, a0=77, a1=512, a2=200),
+  "four": by_wgmma(BIASED, 64, 128, stages=3, cluster=4, teams=1, a0=197, a1=768, a2=136),
+  "large": by_wgmma(SPLIT, 128, 256, warps=16, stages=4, cluster=2, teams=1, a0=300, a1=640, a2=136),
+  "columns": by_wgmma(BIASED, 256, 128, stages=4, cluster=2, teams=1, a0=130, a1=512, a2=264),
+}
+
+
 @pytest.mark.parametrize("processors", FEW)
 def test_right(monkeypatch, processors):
   monkeypatch.setattr(tiled_kernels, "H200", FEW[processors])
@@ -44,6 +64,29 @@ def test_right(monkeypatch, processors):
     source = emit(c, FEW[processors])
     assert source.grid == (processors, 1, 1) and source.cluster == c.params[0].sharing
     assert [m.tensor for m in source.maps] == ["i0", "i1"] and "cp_async" not in source.text
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_ranks(name):
+  """Each has a part of the depth, and then of the results; the warp that copies meets the others."""
+  near([RANKS[name]], bound=2e-2)
+  source, ranks = emit(RANKS[name]), RANKS[name].params[0].cluster
+  assert source.cluster == ranks and source.grid[0] % ranks == 0
+  assert source.text.count("ptx::cluster_meet();") == 2 and source.text.count("ptx::cluster_sync();") == 2
+  assert ("ptx::bar_sync(" in source.text) == (name in ("large", "columns"))
+  compile_cubin(source.text, H100, name=source.name)
+
+
+def test_ranks_meet_before_they_read():
+  """Else one takes what another has not told yet, or writes where tiles still are."""
+  for name, line in (("two", "ptx::cluster_meet();"), ("large", "ptx::bar_sync(")):
+    c = RANKS[name]
+    source = emit(c)
+    head, _, tail = source.text.rpartition(line)
+    text = head + tail.partition("\n")[2]
+    tensors = {t.name: np.zeros([c.extents[a] for a in t.axes], np.float16) for t in c.graph.tensors}
+    with pytest.raises(EmulationError):
+      compile_kernels([replace(source, text=text)]).run(tensors)
 
 
 def test_several_kernels_in_a_launch(monkeypatch):
@@ -78,6 +121,8 @@ def test_compiles(name):
     (by_wgmma(PLAIN, 64, 64, warps=4, teams=1, a1=324), "multiples of 16 bytes"),
     (by_wgmma(PLAIN, 128, 64, warps=4, teams=1, sharing=2, a0=320), "not shared out by 2"),
     (by_wgmma(PLAIN, 128, 128, teams=4), "1 to 3 teams"),
+    (by_wgmma(SPLIT, 64, 64, warps=4, cluster=2, teams=1, a1=456), "whole steps"),
+    (by_wgmma(SPLIT, 64, 64, warps=4, cluster=2, teams=2, a1=512), "ranks beside teams"),
   ],
 )
 def test_refused(case, why):

@@ -1,0 +1,44 @@
+"""What is behind the sums of a cluster's ranks: each rank reads and writes a part, or the first all of it."""
+
+import pytest
+from tiled_kernels import near
+
+from tests.codegen.tiled.test_warpgroup import SPLIT, by_wgmma, emit
+
+#: The sum, a bias and GELU behind it; rows that are summed once more.
+BIASED = SPLIT.replace("tensor o0", "tensor i2 f16[a2] weight\ntensor o0").replace(
+  "  %5 = cast %4",
+  "  %5 = load i2 imap=a2,- cmap=- fmap=- : f16[a2] post column\n  %6 = cast %5 : f32[a2] post column\n"
+  "  %7 = add %4 %6 : f32[a0,a2] post C_frag\n  %8 = erf %7 : f32[a0,a2] post C_frag\n  %9 = cast %8",
+).replace("o0 = %5", "o0 = %9")  # fmt: skip
+SUMMED = SPLIT.replace(
+  "  %5 = cast %4",
+  "  %5 = sum[a2] %4 : f32[a0] post row\n  %6 = mul %4 %5 : f32[a0,a2] post C_frag\n  %7 = cast %6",
+).replace("o0 = %5", "o0 = %7")
+CASES = {
+  "two": by_wgmma(SPLIT, 64, 64, warps=4, stages=3, cluster=2, a0=77, a1=448),
+  "four": by_wgmma(BIASED, 64, 64, warps=4, stages=3, cluster=4, a0=130, a1=1000, a2=200),
+  "columns shared out": by_wgmma(BIASED, 256, 64, stages=3, cluster=2, a0=77, a1=456, a2=264),
+  "tall": by_wgmma(SPLIT, 128, 128, warps=16, stages=3, cluster=4, a0=197, a1=520, a2=136),
+}
+NOT = {
+  "what is summed by all lanes of a row": by_wgmma(SUMMED, 64, 64, warps=4, stages=3, cluster=2, a2=64),
+  "columns that lie anywhere": by_wgmma(SPLIT, 64, 64, warps=4, stages=3, cluster=2, a2=196),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_rank_has_a_part(name):
+  text, ranks = emit(CASES[name]).text, CASES[name].params[0].cluster
+  own = [line for line in text.splitlines() if "ptx::cluster_rank() == " in line]
+  assert len(own) == 2, "what it sums and what it saves"
+  assert f"cluster_reduce<Sum, {ranks}>" in text and "cluster_rank() == 0)" not in text
+
+
+@pytest.mark.parametrize("name", NOT)
+def test_the_first_rank_has_all(name):
+  assert "ptx::cluster_rank() == 0" in emit(NOT[name]).text
+
+
+def test_right():
+  near([*CASES.values(), *NOT.values()], bound=2e-2)
