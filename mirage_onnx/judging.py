@@ -13,8 +13,8 @@ from mirage_onnx import events
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.searching import Setting, search_all
-from mirage_onnx.superopt.result import SearchResult
+from mirage_onnx.searching import Setting, search_all, stopped
+from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.outcome import Outcome
@@ -65,7 +65,13 @@ def search_outcomes(
   """
   terms, found = TermChecks(), dict(outcomes)
   for key, o in outcomes.items():
-    if o.rejection is None:
+    if o.rejection is None and not setting.seconds_left:  # not even for a look at its terms
+      late = stopped(setting.hooks.stop() or Stop.BUDGET)
+      refusal = refuse_result(late, o.baseline_us, judge.margin, o.region.nodes)
+      found[key] = o = replace(o, result=late, rejection=refusal)
+      if tell:
+        tell(o)
+    elif o.rejection is None:
       made = guarded("check of terms", o.region.nodes, partial(with_right_terms, o, terms))
       found[key] = o = replace(o, rejection=made) if isinstance(made, Rejection) else made
       if tell and o.rejection is not None:

@@ -181,7 +181,7 @@ def search_all(
   tell()
   if left and not seconds:  # there is no time to start anything
     for n in range(len(left)):
-      keep(n, _stopped(setting.hooks.stop() or Stop.BUDGET))
+      keep(n, stopped(setting.hooks.stop() or Stop.BUDGET))
   elif left:
     rest, others = [regions[i] for i in left], [own[i] for i in left]
     place = {i: n for n, i in enumerate(left)}
@@ -217,7 +217,7 @@ def _search_rest(
   def unless_stopped(ask: Ask) -> Ask:
     def asked(job: Job) -> Answer:
       stop = setting.hooks.stop() or (None if setting.seconds_left else Stop.BUDGET)
-      return Answer(_stopped(stop)) if stop else ask(job)
+      return Answer(stopped(stop)) if stop else ask(job)
 
     return asked
 
@@ -236,7 +236,7 @@ def _search_rest(
         return ask(job)
       except Exception as error:
         why = refusal(error, "search", job.region.nodes)
-        return Answer(replace(_stopped(Stop.INTERRUPTED), failure=why))
+        return Answer(replace(stopped(Stop.INTERRUPTED), failure=why))
 
     return asked
 
@@ -297,7 +297,7 @@ def _search_rest(
         start_worker()  # for the regions that come
         if not left:
           raise RuntimeError("a search worker ended without an answer") from None
-    return Answer(_stopped(Stop.BUDGET))
+    return Answer(stopped(Stop.BUDGET))
 
   there = unless_stopped(unless_failed(ask))
   one_at_a_time = threading.Lock()
@@ -346,7 +346,7 @@ def _told(emit: Emit, worker: int, job: Job) -> Iterator[None]:
     emit(WorkEnded("search", worker, job.region.key))
 
 
-def _stopped(stop: Stop) -> SearchResult:
+def stopped(stop: Stop) -> SearchResult:
   """What is known of a region whose search was not begun."""
   return SearchResult((), SearchReport(0.0, 0, 0, 0, stop, (), ()))
 

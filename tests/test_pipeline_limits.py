@@ -5,7 +5,7 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from mirage_onnx import pipeline
+from mirage_onnx import judging, pipeline
 from mirage_onnx.events import StageEnded, Warned
 from mirage_onnx.importer import load_model
 from mirage_onnx.pipeline import Options
@@ -32,6 +32,14 @@ def test_time_runs_out():
   assert not run.chosen
   assert {o.rejection.code for o in run.outcomes.values() if o.rejection} == {"BUDGET"}
   assert run.model.SerializeToString() == loaded.proto.SerializeToString()
+
+
+def test_nothing_is_looked_at_where_the_time_is_over(monkeypatch):
+  """On a machine with much other work matching alone may take all of it; the rest would take longer."""
+  monkeypatch.setattr(judging, "with_right_terms", lambda *a: pytest.fail("its terms were looked at"))
+  run = pipeline.run(load_model(MODELS / "bert.onnx"), Options(H200, budget_s=0.0))
+  refused = [o for o in run.outcomes.values() if o.rejection and o.rejection.code == "BUDGET"]
+  assert refused and all(o.result and o.result.report.stop is Stop.BUDGET for o in refused)
 
 
 def test_a_run_that_is_stopped_before_it_searches(tmp_path):

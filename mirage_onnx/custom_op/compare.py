@@ -17,7 +17,7 @@ import numpy as np
 
 from mirage_onnx.custom_op.body_check import BodyCheck
 from mirage_onnx.custom_op.boundary import Boundary
-from mirage_onnx.custom_op.compare_inputs import MASKED, check_inputs, draw_inputs
+from mirage_onnx.custom_op.compare_inputs import MASKED, check_inputs, combinations, draw_inputs
 from mirage_onnx.custom_op.comparison import (
   ALONE,
   ERRORS_ADD_UP,
@@ -38,6 +38,7 @@ from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_declared, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.ran_checks import RanChecks
+from mirage_onnx.custom_op.running_sizes import first_run, free_sizes
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.shaken import Shaken
 from mirage_onnx.custom_op.steps import EVERYTHING, OPTIMIZED, LeftOut, SessionStep, Tell, tell_nobody
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 
 _NEARBY_RUNS = 4
+#: The kind that is drawn first.
+FIRST = "normal 0"
 
 
 def compare_models(
@@ -83,8 +86,8 @@ def compare_models(
       seed: of the inputs.
       provider: ``cpu`` or ``cuda``, for both.
       draws: how many standard normal inputs.
-      dims: sizes of dynamic dimensions by name (default: ``compare_inputs.DEFAULT_DIM``); of
-          several, all combinations.
+      dims: sizes of dynamic dimensions by name (default: ``compare_inputs.DEFAULT_DIM``, or more where
+          the original does not run at it: ``running_sizes``); of several, all combinations.
       int_limits: exclusive upper ends of integer inputs by name (``DEFAULT_INT_LIMIT``).
       rtol: tolerance of every float output, instead of the default of its type.
       ep: for ``b``, as in ``mirage_onnx.InferenceSession``.
@@ -102,7 +105,7 @@ def compare_models(
   if provider not in ("cpu", "cuda") or draws < 1 or (emulate and provider != "cpu"):
     wrong = f"provider={provider!r}, draws={draws}, emulate={emulate}"
     raise MirageError("OPTION_INVALID", wrong)
-  basic = left_out.optimizations
+  sizes, basic = dict(dims or {}), left_out.optimizations
   reference, candidate = How(provider, ep="none", basic=basic), How(provider, emulate, ep, driver, basic)
 
   def drawn(
@@ -112,11 +115,11 @@ def compare_models(
       yield "given", check_inputs(arguments, inputs)
       return
     facts = input_facts(ModelFile.read(a).proto)
-    yield from draw_inputs(arguments, seed, draws, dims or {}, int_limits or {}, facts)
+    yield from draw_inputs(arguments, seed, draws, sizes, int_limits or {}, facts)
     if left_out.edges:
       return
     tell(SessionStep.EDGES, "")
-    yield from edge_inputs(arguments, seed, dims or {}, int_limits or {}, facts, is_finite)
+    yield from edge_inputs(arguments, seed, sizes, int_limits or {}, facts, is_finite)
 
   tell(SessionStep.OPEN, "the original")
   try:
@@ -126,6 +129,9 @@ def compare_models(
     if wide is None:
       raise
     return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol), tell, left_out)
+  if inputs is None and FIRST not in left_out.kinds:
+    tell(SessionStep.RUN, FIRST)
+    sizes |= _more_sizes(left, ModelFile.read(a), sizes, int_limits or {})
   tell(SessionStep.OPEN, OPTIMIZED)
   right = open_session(b, candidate)
   check_signatures(left, right)
@@ -215,6 +221,24 @@ def _alone(
   if not any(check.launches.values()):
     note = "; ".join((*([note] if check.compares_outputs else ()), NO_KERNEL))
   return Comparison(good and alone, check.outputs, paths, tuple(kinds), note, check.differences)
+
+
+def _more_sizes(
+  session: ort.InferenceSession,
+  file: ModelFile,
+  dims: Mapping[str, int | Sequence[int]],
+  int_limits: Mapping[str, int],
+) -> dict[str, int]:
+  """Of dimensions that nobody has given a size, where the original does not run at the default one."""
+  facts, arguments = input_facts(file.proto), session.get_inputs()
+  if not free_sizes(arguments, facts) - dims.keys():
+    return {}
+  given, *_ = combinations(dims)
+  try:
+    found, _, _ = first_run(arguments, given, int_limits, facts, partial(run_session, session))
+  except MirageError:
+    return {}  # the run of the first inputs says why
+  return {k: n for k, n in found.items() if k not in given}
 
 
 def _in_fp32(file: ModelFile, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -27,8 +27,10 @@ HARD = ("large", "outliers", "offset")
 MASKED = ("masked rows", "masked rows -inf", "masked throughout")
 #: The kind with which a cache grows.
 GROWS = "normal 1"
-#: Size of a dynamic dimension that nothing sets. Equal ones always broadcast.
+#: Size of a dynamic dimension that nothing sets. Equal ones always broadcast. Of a dimension without a name
+#: the size may be given under ``NAMELESS``.
 DEFAULT_DIM = 4
+NAMELESS = ""
 #: Exclusive upper end of integer inputs that nothing sets: valid as id, mask and position.
 DEFAULT_INT_LIMIT = 2
 
@@ -94,7 +96,7 @@ def draw_one(
   for total, parts in facts.totals().items():
     # A cache may have room for what is new: then it is as long as before.
     fits = kind != GROWS and any(least == total for _, _, least in facts.growing.values())
-    sizes.setdefault(total, sum(sizes.get(part, DEFAULT_DIM) for part in parts[: 1 if fits else None]))
+    sizes.setdefault(total, sum(size_of(part, sizes) for part in parts[: 1 if fits else None]))
   shapes = {value.name: tuple(size_of(dim, sizes) for dim in value.shape) for value in arguments}
   longest = max((shapes[n][-1] for n in facts.masks if shapes.get(n)), default=0)
   found = {}
@@ -224,8 +226,8 @@ def size_of(dim: int | str | None, dims: Mapping[str, int]) -> int:
   """A dimension as a number; torch writes formulas of other names, as in ``past + 1``."""
   if isinstance(dim, int):
     return dim
-  if dim is None or dim in dims:
-    return dims[dim] if dim else DEFAULT_DIM
+  if not dim or dim in dims:
+    return dims.get(dim or NAMELESS, DEFAULT_DIM)
   found = size_by_name(dim, dims, DEFAULT_DIM)
   return DEFAULT_DIM if found is None else found
 

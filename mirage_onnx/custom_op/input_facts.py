@@ -49,7 +49,8 @@ class InputFacts:
   tokens. ``lengths``: what they are made of. ``symbols``: of the dimensions of inputs. ``sizes``: of
   symbols that an operator leaves no choice. ``shared``: outputs that are given the memory of an input: a
   cache of one size, which a step changes in place. ``growing``: outputs that may be given it where a run
-  has room in it: the input, and the symbols of its room and of the least that is needed.
+  has room in it: the input, and the symbols of its room and of the least that is needed. ``new``: tokens of a
+  step whose number is no symbol (0: it is one, or nobody knows).
   """
 
   limits: Mapping[str, int] = field(default_factory=dict)
@@ -61,19 +62,21 @@ class InputFacts:
   sizes: Mapping[str, int] = field(default_factory=dict)
   shared: Mapping[str, str] = field(default_factory=dict)
   growing: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+  new: int = 0
 
   def shared_at(self, sizes: Mapping[str, int]) -> dict[str, str]:
     """As ``shared``, where dimensions have these sizes."""
     fits = {o: i for o, (i, room, least) in self.growing.items() if sizes.get(room, 0) >= sizes.get(least, 1)}
     return {**fits, **self.shared}
 
-  def totals(self) -> dict[str, tuple[str, str]]:
-    """Symbol of a total length -> those of the past and of what is new."""
+  def totals(self) -> dict[str, tuple[str, str | int]]:
+    """Symbol of a total length -> that of the past, and that or the number of what is new."""
     words = {s: s.lower() for s in sorted(self.symbols) if s.isidentifier()}
     total = [s for s, w in words.items() if "total" in w]
     past = [s for s, w in words.items() if "past" in w and s not in total]
     new = [s for s, w in words.items() if "seq" in w and s not in (*total, *past)]
-    return dict.fromkeys(total, (past[0], new[0])) if past and new else {}
+    more = new[0] if new else self.new
+    return dict.fromkeys(total, (past[0], more)) if past and more else {}
 
 
 def input_facts(model: onnx.ModelProto) -> InputFacts:
@@ -102,11 +105,13 @@ def input_facts(model: onnx.ModelProto) -> InputFacts:
       if walk.is_summed_to_lengths(name):
         padded.add(name)
   symbols = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param}
+  steps = {s[-1] for v in inputs if (v.name in limits or v.name in positions) and (s := walk.shape(v.name))}
+  fixed = max((n for n in steps if isinstance(n, int)), default=0)
   return InputFacts(
     limits, frozenset(masks), frozenset(padded), frozenset(positions), lengths, frozenset(symbols),
     {**dict(walk.joined_sizes(v.name for v in inputs)), **dict(walk.cache_sizes(v.name for v in inputs))},
     dict(walk.shared({v.name for v in inputs}, {v.name for v in graph.output})),
-    dict(walk.growing({v.name for v in inputs}, {v.name for v in graph.output})),
+    dict(walk.growing({v.name for v in inputs}, {v.name for v in graph.output})), fixed,
   )  # fmt: skip
 
 
@@ -123,6 +128,10 @@ class _Walk:
       if v.type.tensor_type.HasField("shape") and v.name not in self._shapes:
         dims = v.type.tensor_type.shape.dim
         self._shapes[v.name] = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
+
+  def shape(self, name: str) -> Sequence[int | str]:
+    """What is known of the dimensions of ``name``."""
+    return self._shapes.get(name, ())
 
   def _reached(self, name: str, through: frozenset[str]) -> Iterator[tuple[onnx.NodeProto, int]]:
     """Every (node, input) that reads ``name`` or what operators ``through`` make of it."""

@@ -27,7 +27,7 @@ class Borders:
     graph = self.graph
     node = graph.producer.get(tensor)
     readers = graph.consumers.get(tensor, ())
-    if node is None or tensor in graph.program.outputs:
+    if node is None or tensor in graph.outputs:
       return True
     if any(graph.reasons[r] is not None or graph.contractions(r) for r in readers):
       return True
@@ -51,7 +51,7 @@ class Borders:
     graph = self.graph
     node = graph.producer.get(tensor)
     concat = node is not None and any(s.op == "concat" for s in node.steps)
-    return concat and tensor in graph.program.outputs
+    return concat and tensor in graph.outputs
 
   def is_only_viewed(self, tensor: str) -> bool:
     """Whether regions that yield views of the tensor stand for those that yield it."""
@@ -65,7 +65,7 @@ class Borders:
     order = [o for n in graph.program.nodes for o in n.outputs]
     for tensor in (*reversed(order), *(t for t in graph.consumers if t not in graph.producer)):
       readers = graph.consumers.get(tensor, ())
-      if readers and tensor not in graph.program.outputs and all(
+      if readers and tensor not in graph.outputs and all(
         graph.reasons[r] is None
         and r in graph.views
         and all(o in found or self.is_natural(o) for o in graph.node[r].outputs)

@@ -78,7 +78,7 @@ def find_candidates(
         key = (cut.nodes, outputs)
         if key in candidates or (only_viewed and len(outputs) == 1):
           continue
-        if _again(graph, cut, outputs) > bounds.again:
+        if _is_again(graph, cut, outputs, bounds.again):
           continue
         made = candidate(maker, cut.nodes, outputs)
         if isinstance(made, RegionCandidate):
@@ -125,7 +125,7 @@ def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterat
     for n in cut.nodes
     for o in graph.node[n].outputs
     if borders.is_natural(o)
-    and (o in graph.program.outputs or any(r not in cut.nodes for r in graph.consumers.get(o, ())))
+    and (o in graph.outputs or not cut.nodes.issuperset(graph.consumers.get(o, ())))
   } | {tensor}
   # One kernel computes several outputs only over equal axes; others are regions of their own.
   own = graph.producer[tensor].outputs
@@ -172,19 +172,22 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   return len(computing) < 2
 
 
-def _again(graph: Graph, cut: Cut, outputs: frozenset[str]) -> int:
-  """Most nodes on a path that are computed here, and for others who read what they yield."""
+def _is_again(graph: Graph, cut: Cut, outputs: frozenset[str], most: int) -> bool:
+  """Whether more than ``most`` nodes on a path are computed here, and for others who read what they yield."""
+  nodes = cut.nodes
+  shared = {
+    n
+    for n in nodes
+    for o in graph.node[n].outputs
+    if o not in outputs and (o in graph.outputs or not nodes.issuperset(graph.consumers.get(o, ())))
+  }
+  if len(shared) <= most:
+    return False
   found: dict[str, int] = {}
-  for name in sorted(cut.nodes, key=graph.order.__getitem__):
+  for name in sorted(nodes, key=graph.order.__getitem__):
     before = max((found.get(i, 0) for i in graph.reads[name]), default=0)
-    made = graph.node[name].outputs
-    shared = any(
-      o not in outputs
-      and (o in graph.program.outputs or not cut.nodes.issuperset(graph.consumers.get(o, ())))
-      for o in made
-    )
-    found |= dict.fromkeys(made, before + shared)
-  return max(found[o] for o in outputs)
+    found |= dict.fromkeys(graph.node[name].outputs, before + (name in shared))
+  return max(found[o] for o in outputs) > most
 
 
 def candidate(

@@ -28,6 +28,7 @@ class Graph:
   def __init__(self, program: Program, *, runtime: bool = False) -> None:
     self.program = program
     self._runtime = runtime
+    self.outputs = frozenset(program.outputs)
     self.consumers = program.consumers()
     self.reads = {n.name: n.operands for n in program.nodes}
     self.node = {n.name: n for n in program.nodes}

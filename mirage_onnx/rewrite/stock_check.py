@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,11 +171,9 @@ def _opened(model: Path | bytes) -> "tuple[InferenceSession, bool]":
 
 def _original(model: Path | bytes, at: At) -> _Original:
   """The original's run, the first time that it is asked for."""
-  import numpy as np
-
-  from mirage_onnx.custom_op.compare_inputs import draw_one
   from mirage_onnx.custom_op.input_facts import input_facts
   from mirage_onnx.custom_op.model_run import Signature, run_session
+  from mirage_onnx.custom_op.running_sizes import first_run
 
   if (known := _known.get(model)) is not None:
     return known
@@ -182,8 +181,8 @@ def _original(model: Path | bytes, at: At) -> _Original:
   start = time.monotonic()
   plain, wide = _opened(model)
   facts = input_facts(_proto(model))
-  feeds = draw_one(plain.get_inputs(), np.random.default_rng(0), "normal 0", {}, {}, facts)
-  want, signature = run_session(plain, feeds), Signature.of(plain)
+  _, feeds, want = first_run(plain.get_inputs(), {}, {}, facts, partial(run_session, plain))
+  signature = Signature.of(plain)
   del plain  # one session at a time: its weights are in memory more than once
   _known.clear()
   _known[model] = found = _Original(feeds, want, signature, time.monotonic() - start, wide)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 from small_models import Net
@@ -85,6 +86,24 @@ def test_float64_by_onnxruntime_and_where_it_has_no_kernel(rng, op, tmp_path):
   np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("opset", [9, 13, 14, 15, 21])
+def test_the_evaluator_takes_a_model_for_one_that_does_not_train(rng, opset):
+  """Before opset 14 onnx's own takes the statistics of the batch, and agrees with no trained model."""
+  named = {n: rng.random(3).astype(np.float32) + 0.5 for n in ("scale", "bias", "mean", "var")}
+  value = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3, 4, 5]) for n in "xy"]
+  node = helper.make_node("BatchNormalization", ["x", *named], ["y"], epsilon=1e-3, momentum=0.9)
+  graph = helper.make_graph(
+    [node], "g", value[:1], value[1:], [numpy_helper.from_array(x, n) for n, x in named.items()]
+  )
+  model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+  x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
+  session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+  (want,) = session.run(None, {"x": x})
+  got = in_double._in_numpy(in_double.widened(model, None, in_double._DOUBLE), None)({"x": x})["y"]
+  assert got.dtype == np.float64
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_an_evaluator_that_gives_something_else_is_not_asked(monkeypatch, offset):
   """It would excuse everything: both are far from it."""
   model = onnx.load_from_string(norms())
@@ -94,10 +113,11 @@ def test_an_evaluator_that_gives_something_else_is_not_asked(monkeypatch, offset
     monkeypatch.setattr(
       in_double, name, lambda *a, m=make: lambda feeds: {k: v * 2 for k, v in m(*a)(feeds).items()}
     )
-  assert not run_in_double(model, None, offset)
+  assert run_in_double(model, None, offset), "of one model it has been found"
+  assert not run_in_double(onnx.load_from_string(norms()), None, offset)
   monkeypatch.undo()
   monkeypatch.setattr(in_double, "MOST_NUMBERS", 10)
-  assert not run_in_double(model, None, offset)
+  assert not run_in_double(onnx.load_from_string(norms()), None, offset)
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,18 @@ def test_sizes_of_a_cache_add_up():
   assert plain["x"].shape == (4, 4, 8) and given["x"].shape == (4, 4, 9)
 
 
+def test_sizes_of_a_cache_add_up_where_a_step_is_of_one_token():
+  """As transformers' decoders are exported by torch: the mask is as long as the past and the new one."""
+  inputs = [ints("input_ids", "batch", 1), ints("attention_mask", "batch", "total")]
+  inputs.append(halves("x", "batch", "past"))
+  model = built([("Gather", "table input_ids", "y")], inputs, {"table": (9, 8)})
+  arguments = [Argument("attention_mask", "int64", ["batch", "total"]),
+               Argument("x", "float16", ["batch", "past"])]  # fmt: skip
+  for dims, total in (({}, 5), ({"past": 255}, 256), ({"total": 9}, 9)):
+    (_, feeds), *_ = draw_inputs(arguments, 0, 1, dims, {}, input_facts(model))
+    assert feeds["attention_mask"].shape == (4, total)
+
+
 def test_positions_count_up_to_the_end_of_the_mask():
   model = built(
     [("Gather", "places position_ids", "y")],

@@ -1,0 +1,71 @@
+"""Sizes at which the original runs, of dimensions that nobody has given one.
+
+Small ones are drawn first (``compare_inputs.DEFAULT_DIM``). A model of images or of sound does not run on
+four pixels: then all but the first dimension of each input, which is the batch, grow until it does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage_onnx.custom_op.compare_inputs import DEFAULT_DIM, NAMELESS, draw_one
+from mirage_onnx.custom_op.input_facts import InputFacts
+from mirage_onnx.errors import MirageError
+from mirage_onnx.ir.size_names import names_in
+
+#: What is tried where ``DEFAULT_DIM`` is too small.
+LARGER = (32, 64, 256, 512)
+#: Numbers in the inputs of one try: a run may hold many times as many.
+MOST_NUMBERS = 1 << 22
+
+Arrays = dict[str, np.ndarray]
+
+
+def first_run(
+  arguments: Sequence[Any],
+  dims: Mapping[str, int],
+  int_limits: Mapping[str, int],
+  facts: InputFacts,
+  run: Callable[[Arrays], Arrays],
+) -> tuple[dict[str, int], Arrays, Arrays]:
+  """``dims`` with sizes of others at which the model runs, the inputs that were drawn, and its outputs.
+
+  ``run`` raises a MirageError where inputs do not fit. A model that makes nothing at all of them (images of
+  no pixel) does not run either, unless it makes nothing of larger ones.
+
+  Raises:
+      MirageError: that of the default sizes, where the model runs at none.
+  """
+
+  def at(sizes: Mapping[str, int]) -> Arrays:
+    return draw_one(arguments, np.random.default_rng(0), "normal 0", sizes, int_limits, facts)
+
+  first: MirageError | None = None
+  nothing: tuple[dict[str, int], Arrays, Arrays] | None = None
+  free = free_sizes(arguments, facts) - dims.keys()
+  for size in (DEFAULT_DIM, *LARGER) if free else (DEFAULT_DIM,):
+    sizes = {**dims, **({} if size == DEFAULT_DIM else dict.fromkeys(free, size))}
+    feeds = at(sizes)
+    if size > DEFAULT_DIM and sum(x.size for x in feeds.values()) > MOST_NUMBERS:
+      break
+    try:
+      made = run(feeds)
+    except MirageError as error:
+      first = first or error
+      continue
+    if any(x.size for x in made.values()):
+      return sizes, feeds, made
+    nothing = nothing or (sizes, feeds, made)
+  if nothing is None:
+    assert first is not None
+    raise first
+  return nothing
+
+
+def free_sizes(arguments: Sequence[Any], facts: InputFacts) -> set[str]:
+  """Names of dimensions that may grow: no batch, no formula of others, nothing that an operator fixes."""
+  batch = {v.shape[0] for v in arguments if len(v.shape) > 1}
+  inner = {d for v in arguments for d in v.shape[int(len(v.shape) > 1) :] if not isinstance(d, int)}
+  named = {d for d in inner - batch if d and not names_in(d)} - {*facts.sizes, *facts.totals()}
+  return named | ({NAMELESS} if not all(inner) else set())
