@@ -124,8 +124,7 @@ def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterat
     o
     for n in cut.nodes
     for o in graph.node[n].outputs
-    if borders.is_natural(o)
-    and (o in graph.outputs or not cut.nodes.issuperset(graph.consumers.get(o, ())))
+    if borders.is_natural(o) and (o in graph.outputs or not cut.nodes.issuperset(graph.consumers.get(o, ())))
   } | {tensor}
   # One kernel computes several outputs only over equal axes; others are regions of their own.
   own = graph.producer[tensor].outputs
