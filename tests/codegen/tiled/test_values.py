@@ -37,7 +37,7 @@ PTX_KERNEL(128) near(const float* __restrict__ x, float* __restrict__ y, float* 
 
 
 def test_a_value_times_its_normal_distribution():
-  """Within a part in 19000 of either tail; nothing below -6, the value itself above, NaN of NaN."""
+  """Within a part in 11000 of either tail (f16 rounds six times that); NaN of NaN, infinity of infinity."""
   text = """#include "ptx.cuh"
 #include "vector.cuh"
 #include "ptx_warpgroup.cuh"
@@ -56,7 +56,7 @@ PTX_KERNEL(128) near(const float* __restrict__ x, float* __restrict__ y) {
   wide, found = x[:8186].astype(np.float64), y[:8186].astype(np.float64)
   tail = np.abs(wide) * np.vectorize(math.erfc)(np.abs(wide) / math.sqrt(2)) / 2
   off = np.abs(found - (np.maximum(wide, 0) - tail))
-  assert (off <= 5.2e-5 * tail + 2.0**-23 * np.maximum(wide, 0) + 6.1e-9).all()
+  assert (off <= 8.6e-5 * tail + 2.0**-23 * np.maximum(wide, 0) + 6.1e-9).all()
   assert y[8186] == x[8186] and y[8188] == np.inf and max(abs(y[8187]), abs(y[8189])) < 6.1e-9
   assert np.isnan(y[-2]) and y[-1] == 0
 
