@@ -23,10 +23,10 @@ from mirage_onnx.importer.dot_products import (
   scaled,
   shaped,
 )
-from mirage_onnx.importer.new_places import are_given
+from mirage_onnx.importer.new_places import are_given, place_of
 from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.rotary import turned
-from mirage_onnx.importer.slicing import taken, with_rows
+from mirage_onnx.importer.slicing import beside, taken, with_rows
 from mirage_onnx.importer.split_caches import is_attended
 from mirage_onnx.importer.steps_apart import keeps_its_room
 from mirage_onnx.ir import Constant, DType, Tensor
@@ -197,8 +197,12 @@ def _rotated(c: Context, x: Tensor) -> Tensor:
   alone = are_given(c.node) or batch == 1  # at an empty cache a run takes the positions of the first for all
   if c.has(_POSITIONS) and not (alone and shape_of(rows) == (batch, new)):
     raise c.reject(f"positions of {c.symbols.show(shape_of(rows))}, of which a run takes the first or all")
-  tables = (c.gather(c.tensor(i), rows) for i in (_COS, _SIN))
-  cos, sin = (c.widen(c.reshape(t, (batch, 1, new, half))) for t in tables)
+  by_token = are_given(c.node) and not is_attended(c.node)  # of which each is a row of the cache
+  of_each = [c.named(place_of(rows.name, i)) for i in range(int(new))] if by_token else [rows]
+  shape = (batch, 1, int(new) // len(of_each), half)
+  cos, sin = (
+    beside(c, [c.widen(c.reshape(c.gather(c.tensor(i), r), shape)) for r in of_each], 2) for i in (_COS, _SIN)
+  )
   return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
 
 

@@ -3,7 +3,7 @@
 The operator turns them by their places, which no tensor names: of n tokens the last is in row ``lengths[b]``,
 or the first in row 0 where there are not as many. A region reads rows that a tensor names. So the two nodes
 of such an operator (``split_caches.py``) get these places as its ``position_ids``, which mean the same to
-it; what kernels do not replace loses them again.
+it; what kernels do not replace loses them again. What writes a cache takes those of each token by themselves.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,14 +39,15 @@ class NewPlaces:
 
   def _new(self, node: NodeProto) -> int:
     value = self._known.get(node.input[_QUERY])
-    dims = value.type.tensor_type.shape.dim if value is not None else ()
+    dims = [] if value is None else [*value.type.tensor_type.shape.dim]
     return dims[1].dim_value if len(dims) == 3 else 0
 
   def _add(self, lengths: str, new: int) -> str:
-    """max(lengths - (new - 1), 0) + 0, 1, 2, .. by (batch, new)."""
+    """max(lengths - (new - 1), 0) + 0, 1, 2, .. by (batch, new), and those of each token by (batch, 1)."""
+    made = self._fresh(f"{lengths}/places")
 
-    def add(op: str, *inputs: str, **attributes: int) -> str:
-      name = self._fresh(f"{lengths}/{op}")
+    def add(op: str, *inputs: str, named: str = "", **attributes: int) -> str:
+      name = named or self._fresh(f"{made}/{op}")
       node = self._made.node.add(op_type=op, input=inputs, output=[name], name=name)
       node.metadata_props.add(key=_MARK, value="made")
       for key, value in attributes.items():
@@ -61,7 +62,13 @@ class NewPlaces:
 
     column = add("Reshape", add("Cast", lengths, to=TensorProto.INT64), constant([-1, 1]))
     first = add("Max", add("Sub", column, constant([new - 1])), constant([0]))
-    return add("Add", first, constant(range(new)))
+    own = [add("Add", first, constant([i]), named=self._fresh(place_of(made, i))) for i in range(new)]
+    return add("Concat", *own, named=made, axis=1)
+
+
+def place_of(places: str, token: int) -> str:
+  """The tensor of the places of one token of each sequence."""
+  return f"{places}/{token}"
 
 
 def given_places(part: NodeProto, places: str) -> None:
@@ -76,12 +83,20 @@ def are_given(node: NodeProto) -> bool:
   return any(p.key == _MARK and p.value == "given" for p in node.metadata_props)
 
 
+def read_of(node: NodeProto) -> list[str]:
+  """The inputs of a node but these places, without which it is the same."""
+  found = ["" if i == _POSITIONS and are_given(node) else x for i, x in enumerate(node.input)]
+  while found and not found[-1]:
+    found.pop()
+  return found
+
+
 def without_places(graph: GraphProto) -> None:
   """Takes the places from nodes that have them still, and what makes those that nothing reads then."""
   for node in filter(are_given, graph.node):
-    node.input[_POSITIONS] = ""
-    while not node.input[-1]:
-      del node.input[-1]
+    own = read_of(node)
+    del node.input[:]
+    node.input.extend(own)
   for at in reversed(range(len(graph.node))):
     node = graph.node[at]
     if _is_made(node) and node.output[0] not in _read(graph.node):

@@ -106,8 +106,6 @@ def scatter_nd(c: Context) -> None:
   c.finish(beside(c, [*before, updates, *after], 0))
 
 
-
-
 def tensor_scatter(c: Context) -> None:
   """A cache, of which a run says for each of the batch where new rows begin (in the old one's memory)."""
   x, new, shape = c.tensor(0), c.tensor(1), shape_of(c.tensor(0))

@@ -86,19 +86,17 @@ def test_several_new_tokens(bench, seed, batch, own, shared, size, room, new, pa
     **more,
   )  # fmt: skip
   near, made = 1e-2 if half else 3e-5, None
-  if rotary:  # rows of cosines and sines are named by a tensor
-    made = (
-      {"x5/Add": np.maximum(lengths.astype(int) - (new - 1), 0)[:, None] + np.arange(new)}
-      if new > 1
-      else None
-    )
+  if rotary and new > 1:  # rows of cosines and sines are named by tensors
+    places = np.maximum(lengths.astype(int) - (new - 1), 0)[:, None] + np.arange(new)
+    made = {"x5/places": places} | {f"x5/places/{i}": places[:, i : i + 1] for i in range(new)}
   bench.agrees(model, feeds, rtol=near, atol=near, made=made)
 
 
 @pytest.mark.parametrize(
   ("new", "more", "why"),
   [
-    (9, {}, "9 new tokens"), (9, {"rotary": 16}, "9 new tokens"), (2, {"local_window_size": 3}, "see a window"),
+    (9, {}, "9 new tokens"), (9, {"rotary": 16}, "9 new tokens"),
+    (2, {"local_window_size": 3}, "see a window"),
   ],
 )  # fmt: skip
 def test_several_new_tokens_that_are_left(bench, new, more, why):
