@@ -1,4 +1,4 @@
-"""Several new tokens of a decoder's step on the GPU: turned by their places, behind others and as the first."""
+"""Several new tokens of a step on the GPU: turned by their places, behind others and as the first of all."""
 
 import numpy as np
 import onnxruntime as ort
