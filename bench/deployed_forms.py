@@ -22,7 +22,7 @@ from protocol import write_text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
-from dequantized_models import dequantized
+from dequantized_models import between, dequantized
 from packed_models import MS, model_of, nbits
 from projecting_models import projecting
 from small_models import Net
@@ -74,6 +74,7 @@ def around(kind, dtype, bias):
 
 
 def packed(dtype=np.float16, point=None, **how):
+  """``point`` "float": zero points that are floats, "order": columns in an order of their own (g_idx)."""
   net = Net(dtype)
   y = nbits(net, net.input(1, SIZE), SIZE, SIZE, **how)
   node = net.nodes[-1]
@@ -96,9 +97,10 @@ def rows_of_table():
 
 
 def grouped(
-  new=1, batch=1, room=ROOM, *, norms=False, rotary=True, sink=False, bias=False, beside=False, **more
-):
-  net, wide = Net(), (HEADS + 2 * OWN) * HEAD
+  new=1, batch=1, room=ROOM, *, norms=False, rotary=True, sink=False, bias=False, beside=False,
+  dtype=np.float16, **more,
+):  # fmt: skip
+  net, wide = Net(dtype), (HEADS + 2 * OWN) * HEAD
   parts = [wide] if beside else [HEADS * HEAD, OWN * HEAD, OWN * HEAD]
   inputs = [*(net.input(batch, new, n) for n in parts), *[""] * (3 - len(parts))]
   inputs += [net.input(batch, OWN, room, HEAD) for _ in range(2)]
@@ -179,6 +181,12 @@ def cases():
   for kind in FP8:
     for axis in (None, 1):
       yield f"DequantizeLinear {kind} axis {axis}", lambda kind=kind, axis=axis: fp8(kind, axis)
+  for kind in (np.int8, np.uint8):
+    for axis in (None, 1):
+      for dtype in (np.float16, np.float32):
+        how = {"kind": kind, "axis": axis, "dtype": dtype}
+        name = f"DequantizeLinear of activations {np.dtype(kind)} axis {axis} {np.dtype(dtype)}"
+        yield name, lambda how=how: between(1, SIZE, SIZE, **how)
   for dtype in (np.float16, np.float32):
     for bias in (False, True):
       name = f"QDQ int8 {np.dtype(dtype)}{' Gemm with a bias' if bias else ''}"
@@ -188,6 +196,7 @@ def cases():
       for zero in (False, True):
         how = {"bits": bits, "block": block, "zero": zero, "bias": zero}
         yield f"MatMulNBits {how}", lambda how=how: packed(**how)
+        yield f"MatMulNBits float32 {how}", lambda how=how: packed(np.float32, **how)
   for point in ("float", "order"):
     yield f"MatMulNBits {point}", lambda point=point: packed(block=32, point=point)
   yield "MatMulNBits float32", lambda: packed(np.float32, block=32)
@@ -199,6 +208,8 @@ def cases():
     {"new": 4, "rotary": False},
   ):  # fmt: skip
     yield f"GroupQueryAttention {how}", lambda how=how: grouped(**how)
+  for how in ({}, {"beside": True}, {"local_window_size": 256}, {"batch": 8}, {"new": 4, "rotary": False}):
+    yield f"GroupQueryAttention float32 {how}", lambda how=how: grouped(dtype=np.float32, **how)
   for how in ({}, {"kind": "all"}, {"kind": "pairs", "keys": 77}, {"bias": True}, {"mask": "keys"},
               {"mask": "rows"}, {"mask": "ends"}, {"mask": "whole"}, {"queries": 1, "keys": 1, "past": 255},
               {"queries": 1, "keys": 1, "past": 256, "lengths": True}):  # fmt: skip

@@ -10,7 +10,7 @@ that ends sooner, of which the tokens behind its end see all of it, and have row
 
 from itertools import pairwise
 
-from mirage_onnx.importer.causal import LARGEST
+from mirage_onnx.importer.causal import LARGEST, MOST_NEW
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.dot_products import (
   LEAST,
@@ -23,9 +23,10 @@ from mirage_onnx.importer.dot_products import (
   scaled,
   shaped,
 )
+from mirage_onnx.importer.new_places import are_given, place_of
 from mirage_onnx.importer.reductions import exponentials
 from mirage_onnx.importer.rotary import turned
-from mirage_onnx.importer.slicing import MOST_NEW, taken, with_rows
+from mirage_onnx.importer.slicing import beside, taken, with_rows
 from mirage_onnx.importer.split_caches import is_attended
 from mirage_onnx.importer.steps_apart import keeps_its_room
 from mirage_onnx.ir import Constant, DType, Tensor
@@ -129,7 +130,7 @@ def _check_several(c: Context, new: Dim) -> None:
     raise c.reject(f"{tokens} new tokens, of which a run says where they go", "DYNAMIC_DIM")
   if c.has(1) and any(shape_of(c.tensor(i))[1] != new for i in (1, 2)):
     raise c.reject(f"{new} queries beside other keys and values")
-  if c.attribute("do_rotary", 0):
+  if c.attribute("do_rotary", 0) and not c.has(_POSITIONS):
     raise c.reject(f"{new} new tokens, whose rows of cosines and sines no tensor names", "DYNAMIC_DIM")
   if c.attribute("local_window_size", -1) > 0:
     raise c.reject(f"{new} new tokens that see a window")
@@ -185,18 +186,23 @@ def _turned(c: Context, x: Tensor, weight: int) -> Tensor:
 
 
 def _rotated(c: Context, x: Tensor) -> Tensor:
-  """By the angles of the place of the new token: a position, or how many there are before it."""
+  """By the angles of the places of the new tokens: positions, or how many there are before a single one."""
   if not (c.has(_COS) and c.has(_SIN)):
     raise c.reject("do_rotary without cosines and sines")
-  batch, _, _, size = shape_of(x)
+  batch, _, new, size = shape_of(x)
   half = shape_of(c.tensor(_COS))[1]
   if 2 * half > size:
     raise c.reject(f"turns {2 * half} of {size} elements")
   rows = c.tensor(_POSITIONS if c.has(_POSITIONS) else _LENGTHS)
-  if c.has(_POSITIONS) and (batch != 1 or shape_of(rows) != (1, 1)):  # an empty cache has those of the first
+  alone = are_given(c.node) or batch == 1  # at an empty cache a run takes the positions of the first for all
+  if c.has(_POSITIONS) and not (alone and shape_of(rows) == (batch, new)):
     raise c.reject(f"positions of {c.symbols.show(shape_of(rows))}, of which a run takes the first or all")
-  tables = (c.gather(c.tensor(i), rows) for i in (_COS, _SIN))
-  cos, sin = (c.widen(c.reshape(t, (batch, 1, 1, half))) for t in tables)
+  by_token = are_given(c.node) and not is_attended(c.node)  # of which each is a row of the cache
+  of_each = [c.named(place_of(rows.name, i)) for i in range(int(new))] if by_token else [rows]
+  shape = (batch, 1, int(new) // len(of_each), half)
+  cos, sin = (
+    beside(c, [c.widen(c.reshape(c.gather(c.tensor(i), r), shape)) for r in of_each], 2) for i in (_COS, _SIN)
+  )
   return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
 
 

@@ -16,6 +16,8 @@ from mirage_onnx.ir.program import PLACES, is_places, places_in
 LARGEST = 1 << 20
 #: Where only a run says how many places there are, those that a model holds: 4 bytes each.
 MOST_PLACES = 1 << 18
+#: Most new rows of a cache, a choice each.
+MOST_NEW = 8
 _NAME = re.compile(r"mirage\.causal\.(\d+)x(\d+)\+(\d+)")
 
 

@@ -68,6 +68,10 @@ class Context:
     """An operand as a tensor, even where its value is known."""
     return self._tensors[self.node.input[position]]
 
+  def named(self, name: str) -> Tensor:
+    """A tensor of the graph that is no operand of the node."""
+    return self._tensors[name]
+
   def operand(self, position: int) -> Value:
     """An operand: an exact constant where it is one, else a tensor."""
     name = self.node.input[position]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mirage_onnx.importer.causal import LARGEST, places
+from mirage_onnx.importer.causal import LARGEST, MOST_NEW, places
 from mirage_onnx.importer.context import Context, const, shape_of
 from mirage_onnx.importer.reductions import normalized
 from mirage_onnx.ir import DType
@@ -104,10 +104,6 @@ def scatter_nd(c: Context) -> None:
   around = [range(rows.start), range(rows.stop, n)]
   before, after = ([taken(c, x, 0, r)] if r else [] for r in around)
   c.finish(beside(c, [*before, updates, *after], 0))
-
-
-#: Most new rows of a cache, a choice each.
-MOST_NEW = 8
 
 
 def tensor_scatter(c: Context) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from onnx import GraphProto, ModelProto, NodeProto
 
 from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.importer.new_places import NewPlaces, given_places, without_places
 from mirage_onnx.importer.steps_apart import CACHED, has_steps, is_mark
 
 _MARK, _ATTENDED, _WRITTEN = "pkg.mirage_onnx.part", "attended", "written"
@@ -46,15 +47,19 @@ def _split(made: GraphProto, graph: GraphProto, taken: set[str]) -> None:
     return name
 
   known = {v.name: v for v in (*graph.value_info, *graph.output)}
+  new_places = NewPlaces(made, graph, fresh)
   for node in graph.node:
     if not _is_whole(node):
       made.node.add().CopyFrom(node)
       continue
     y, *presents = node.output
+    places = new_places.of(node)
     written, attended = made.node.add(), made.node.add()
     for part, kind in ((written, _WRITTEN), (attended, _ATTENDED)):
       part.CopyFrom(node)
       part.metadata_props.add(key=_MARK, value=kind)
+      if places:
+        given_places(part, places)
     written.output[0] = fresh(f"{y}/written")
     attended.name = fresh(f"{node.name or y}/attended")
     attended.input[3], attended.input[4] = presents
@@ -70,6 +75,7 @@ def whole_again(model: ModelProto) -> None:
   """Makes one node again of two parts, where neither has been replaced; parts that are left have no mark."""
   for graph in _graphs(model):
     _join(graph)
+    without_places(graph)
     for node in graph.node:
       if any(p.key == _MARK or is_mark(p.key) for p in node.metadata_props):
         kept = [p for p in node.metadata_props if p.key != _MARK and not is_mark(p.key)]

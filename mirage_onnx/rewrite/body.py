@@ -30,6 +30,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mirage_onnx.importer.graph import subgraphs
+from mirage_onnx.importer.new_places import read_of
 from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.rewrite.constants import Constants
 from mirage_onnx.rewrite.fours import restored_fours
@@ -184,7 +185,7 @@ class _Builder:
       inputs = [self._name(node.input[0]), self._shape(shape)]
     else:
       op_type, attributes = node.op_type, node.attribute
-      inputs = [self._given(node, i) if value else "" for i, value in enumerate(node.input)]
+      inputs = [self._given(node, i) if value else "" for i, value in enumerate(read_of(node))]
     copy = onnx.NodeProto(
       op_type=op_type,
       domain=domain,
@@ -230,7 +231,12 @@ class _Builder:
       return self._name(value)
     most = self._compute("ReduceMax", [self._name(node.input[last])], keepdims=0)
     one = self._append(numpy_helper.from_array(np.array(1, np.int32)))
-    return self._compute("Add", [most, one])
+    longest, query = self._compute("Add", [most, one]), self.shapes.get(node.input[0])
+    if query is None or len(query) != 3 or query[1] < 2:
+      return longest
+    # A prompt of which every sequence ends before its last token is as long as that all the same.
+    new = self._append(numpy_helper.from_array(np.array(query[1], np.int32)))
+    return self._compute("Max", [longest, new])
 
   def _name(self, value: str) -> str:
     """The body's name of a value; a constant gets its node, or becomes an input, on first use."""

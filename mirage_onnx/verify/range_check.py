@@ -29,6 +29,9 @@ from mirage_onnx.verify.weights import Weights
 
 #: Powers of two between which the inputs of a region that is not safe on all of its types' numbers end.
 MOST_EXPONENT, LEAST_EXPONENT = 128, -8
+#: The largest inputs of fp32 of a region that subtracts a row's maximum: with products of two larger ones
+#: what is below the least fp32, of a mask, is no number, and no interval says that its exponential is 0.
+BESIDE_MASKS = 2.0**38
 #: The smallest normal fp32 number: an exponential below it loses precision, and its row with it.
 SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -77,7 +80,8 @@ class RangeCheck:
     self._weights = {i.name: _weight(region.extents, i, i.axes, given) for i in held}
     self._step_weights = {i.name: _weight(sizes, i, self._step_axes[i.name], given) for i in held}
     numbers = [i for i in region.inputs if not i.is_weight and not _is_bounded(i.dtype)]
-    self._tops = {i.name: largest(i.dtype) for i in numbers}
+    most = BESIDE_MASKS if any(x.op == t.MAXR for x in t.walk(region.terms)) else inf
+    self._tops = {i.name: min(largest(i.dtype), most) for i in numbers}
     self._exponents: dict[str, int | None] = {}
     same = like is not None and self._step_weights == like._step_weights
     self.boxes: tuple[Box, ...] = like.boxes if like and same else tuple(self._safe_boxes())

@@ -3,7 +3,7 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from dequantized_models import dequantized
+from dequantized_models import between, dequantized, integers
 from packed_models import norm
 from region_meaning import meant
 from small_models import feeds
@@ -28,6 +28,7 @@ CASES = {
   "an uneven depth": (5, 1024 + 32 * 3, 200, {}),
   "zero points that are floats": (2, 1024, 512, {"zero": "float"}),
 }
+KINDS = ("DequantizeLinear", "MatMulNBits", "MatMul", "Gemm")
 FLOATS = {
   "e4m3": (2, {"kind": "e4m3", "axis": 1}),
   "e5m2 in blocks": (8, {"kind": "e5m2", "axis": 0, "block": 32, "form": "gemm"}),
@@ -42,20 +43,20 @@ def chosen(monkeypatch):
   floors = pipeline.with_floors
 
   def slow(times, program, target):
-    own = {n.name: 100.0 for n in program.nodes if n.op_type in ("MatMulNBits", "MatMul", "Gemm")}
+    own = {n.name: 100.0 for n in program.nodes if n.op_type in KINDS}
     return {**floors(times, program, target), **own}
 
   monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
   monkeypatch.setattr(pipeline, "with_floors", slow)
 
 
-def check(model, near, tmp_path):
+def check(model, near, tmp_path, values=None):
   if "CUDAExecutionProvider" not in ort.get_available_providers():
     pytest.skip("this onnxruntime has no CUDA execution provider")
   source, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
   source.write_bytes(model.SerializeToString())
   mirage_onnx.optimize(source, out, target="h200", workers=1)
-  values = feeds(model, np.random.default_rng(0))
+  values = feeds(model, np.random.default_rng(0)) if values is None else values
   gpu = Gpu(H200)
   optimized = OrtRun(gpu, str(out), values, make=mirage_onnx.InferenceSession)
   launches = mirage_onnx.launches(optimized.session)
@@ -69,6 +70,12 @@ def check(model, near, tmp_path):
 def test_beside_fp32(name, tmp_path, h200):
   rows, k, n, how = CASES[name]
   check(norm(rows, k, n, dtype=np.float32, **how), 1e-5, tmp_path)
+
+
+@pytest.mark.parametrize("how", [{}, {"kind": np.uint8, "point": 128}, {"rows": 1, "dtype": np.float32}])
+def test_activations_that_are_integers(how, tmp_path, h200):
+  model = between(k=1024, n=512, **how)
+  check(model, 1e-5 if "dtype" in how else 3e-3, tmp_path, integers(model))
 
 
 @pytest.mark.parametrize("name", FLOATS)

@@ -120,11 +120,19 @@ PTX_DEVICE unsigned stored_integer(const Lane<Q, Eights>& lane, int part, int j)
   return lane.word(bit / 32) >> bit % 32 & ((1u << Q::kBits) - 1);
 }
 
+// The bits of an integer below those of 2^23 in fp32 are 2^23 more than it: a difference that is exact, of
+// which a multiprocessor makes eight times as many as it converts integers.
 template <class Q, int Eights>
 PTX_DEVICE void unpack8(const Lane<Q, Eights>& lane, int part, float (&to)[8]) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j)
-    to[j] = Q::widen(static_cast<typename Q::Storage>(stored_integer(lane, part, j)));
+  for (int j = 0; j < 8; ++j) {
+    const unsigned stored = stored_integer(lane, part, j);
+    if constexpr (Q::kZero != 0) {
+      to[j] = ptx::bits_to_f32(0x4b000000u | stored) - (8388608.0f + Q::kZero);
+    } else {
+      to[j] = Q::widen(static_cast<typename Q::Storage>(stored));
+    }
+  }
 }
 
 // ---- (integers - zero) * scale in 16 bits ----------------------------------------------------
