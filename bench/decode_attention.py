@@ -122,16 +122,17 @@ class Shared:
     return self.y.numpy()[:, 0], *rows
 
 
-def measured(gpu, batch, room, lengths, seconds):
-  """Rows of the record."""
+def measured(gpu, batch, room, lengths, seconds, predicted=False):
+  """Rows of the record; ``predicted``: no kernels are chosen by measuring."""
   began = time.monotonic()
   model, tables = model_of(batch, room)
   name = gpu.target.name
   chosen, made = {}, {}
-  for how, options in (
-    ("predicted", {"target": name, "margin": -20.0, "tiled": True}), ("measured", {"target": "local"}),
-  ):  # fmt: skip
-    found = mirage_onnx.optimize(model, budget_s=(began + seconds - time.monotonic()) / 2, **options)
+  ways = {"predicted": {"target": name, "margin": -20.0, "tiled": True}}
+  ways |= {} if predicted else {"measured": {"target": "local"}}
+  for n, (how, options) in enumerate(ways.items()):
+    budget_s = (began + seconds - time.monotonic()) / (len(ways) - n)
+    found = mirage_onnx.optimize(model, budget_s=budget_s, **options)
     rows = found.report["regions"]
     keys = ("status", "reason", "reason_text", "predicted_us", "measured_us", "baseline_us")
     chosen[how] = [{k: r.get(k) for k in keys} | {"ugraph": (r["ugraph"] or "")[:400]} for r in rows]
@@ -215,6 +216,7 @@ def main():
   parser.add_argument("--batch", type=int, nargs="*", default=[1, 8])
   parser.add_argument("--room", type=int, default=4096)
   parser.add_argument("--lengths", type=int, nargs="*", default=[128, 1000, 4096])
+  parser.add_argument("--predicted", action="store_true", help="choose by the cost model alone")
   parser.add_argument("--layer", type=int, default=0, help="the length of the cache of a whole layer")
   args = parser.parse_args()
   end = time.monotonic() + args.seconds
@@ -230,7 +232,7 @@ def main():
   for k, batch in enumerate(args.batch):
     share = (end - time.monotonic()) / (len(args.batch) - k)
     try:
-      own, chosen[str(batch)] = measured(gpu, batch, args.room, args.lengths, share * 0.6)
+      own, chosen[str(batch)] = measured(gpu, batch, args.room, args.lengths, share * 0.6, args.predicted)
       rows += own
     except Exception as error:
       record.setdefault("failed", []).append(f"{batch}: {type(error).__name__}: {str(error)[:500]}")

@@ -6,7 +6,7 @@ all of the loop. The elements of an elementwise operation take the places of tho
 the last time, and what only a reduction uses is added up as it is made.
 """
 
-from mirage_onnx.ir.block_ops import REDUCTIONS
+from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.lower.lowered import Lowered
@@ -26,7 +26,8 @@ def most_live(lowering: Lowered) -> int:
     if is_elementwise(ops[i].op) and users[i] <= REDUCTIONS:
       passing.add(i)
     placed = i in passing or (form is not None and lowering.in_place(i, form))
-    if ops[i].phase is Phase.LOOP and (lowering.varies[i] or (placed and i in turning)):
+    anew = ops[i].phase is Phase.LOOP and (lowering.varies[i] or (placed and i in turning))
+    if anew or ops[i].op in ACCUMULATORS:
       turning.update(ops[i].args)
     for a in ops[i].args:
       last[a] = max(last[a], last[i] if placed else i)

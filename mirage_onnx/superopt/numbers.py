@@ -113,6 +113,7 @@ def _streaming_points(
   tile, cluster, warps, stages = _enumerate(read.kernel, extents, target, step)
   times = estimate(read, tile, cluster, warps, stages, target)
   spills = times.registers > (MAX_REGISTERS if read.lane_depth == 8 else MAX_PACKED_REGISTERS)
+  spills = spills | (times.registers * 32 * warps > target.registers_per_sm)
   too_large = ~spills & (times.smem_bytes > target.smem_bytes)
   for reason, where in (("registers", spills), ("shared memory", too_large)):
     if where.any():
@@ -142,11 +143,16 @@ def _enumerate(
   """Tiles by grid axis, cluster sizes, warps and stages of all points; ``step``: depth of a warp's step."""
   assert kernel.loop is not None
   choices, clusters = tile_choices(kernel, extents, target)
-  axes = np.meshgrid(*choices, clusters, (2, 4, 8), (1, 2, 4, 8), indexing="ij")
+  axes = np.meshgrid(*choices, clusters, _warps(kernel), (1, 2, 4, 8), indexing="ij")
   *tile, cluster, warps, stages = (a.ravel() for a in axes)
   steps = -(-extents[kernel.loop] // (step * cluster))
   useful = (warps <= np.maximum(2, steps)) & (stages <= np.maximum(1, -(-steps // warps)))
   return tuple(t[useful] for t in tile), cluster[useful], warps[useful], stages[useful]
+
+
+def _warps(kernel: Kernel) -> tuple[int, ...]:
+  """Numbers of warps. Of packed weights more: what hides their widening is warps, not bytes under way."""
+  return (2, 4, 8, 16) if kernel.lane_depth > 8 else (2, 4, 8)
 
 
 def _column_tiles(kernel: Kernel, extent: int, target: Target) -> list[int]:

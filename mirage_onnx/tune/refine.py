@@ -70,8 +70,12 @@ def other_numbers(
   def with_numbers(params: KernelParams) -> tuple[KernelParams, ...]:
     return (*candidate.params[:at], params, *candidate.params[at + 1 :])
 
+  if graph.kernels[at].lane_depth > 8:
+    # Of 4096x14336 with 4 bits and one row every cluster was slower than its ranks alone (by 5 to 80 %), and
+    # tiles and warps mattered in all pairs (bench/results/h100/packed.json).
+    near.sort(key=lambda point: point[1].cluster > 1)
   if tried is None:
-    wanted = _kinds(near)
+    wanted = _kinds(near, graph.kernels[at].lane_depth > 8)
   else:
     wanted = [(us, p) for us, p in near if _steps(own, p) <= NEAR and with_numbers(p) not in tried]
   return tuple(
@@ -140,12 +144,12 @@ def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: i
   return tuple(found)
 
 
-def _kinds(points: Sequence[Point]) -> list[Point]:
-  """The first for each number of warps and length of a step, then the others."""
-  seen = set[tuple[int, int]]()
+def _kinds(points: Sequence[Point], packed: bool) -> list[Point]:
+  """The first for each number of warps and length of a step, and tile if ``packed``, then the others."""
+  seen = set[tuple[int, ...]]()
   firsts, others = list[Point](), list[Point]()
   for time_us, params in points:
-    kind = (params.warps, params.loop_tile)
+    kind = (params.warps, params.loop_tile, *(params.tile if packed else ()))
     (others if kind in seen else firsts).append((time_us, params))
     seen.add(kind)
   return [*firsts, *others]
