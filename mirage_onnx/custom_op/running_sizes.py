@@ -1,10 +1,12 @@
 """Sizes at which the original runs, of dimensions that nobody has given one.
 
-Small ones are drawn first (``compare_inputs.DEFAULT_DIM``). A model of images or of sound does not run on
-four pixels: then all but the first dimension of each input, which is the batch, grow until it does.
+Small ones are drawn first (``compare_inputs.DEFAULT_DIM``). A model that says "batch" and was traced with one
+row runs at one only. A model of images or of sound does not run on four pixels: then all but the first
+dimension of each input, which is the batch, grow until it does.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -43,12 +45,17 @@ def first_run(
 
   first: MirageError | None = None
   nothing: tuple[dict[str, int], Arrays, Arrays] | None = None
-  free = free_sizes(arguments, facts) - dims.keys()
-  for size in (DEFAULT_DIM, *LARGER) if free else (DEFAULT_DIM,):
-    sizes = {**dims, **({} if size == DEFAULT_DIM else dict.fromkeys(free, size))}
+  tried: list[dict[str, int]] = []
+  for size, rows in product((DEFAULT_DIM, *LARGER), (DEFAULT_DIM, 1)):
+    inner = {} if size == DEFAULT_DIM else dict.fromkeys(free_sizes(arguments, facts), size)
+    outer = {} if rows == DEFAULT_DIM else dict.fromkeys(batch_sizes(arguments, facts), rows)
+    sizes = {**inner, **outer, **dims}
+    if sizes in tried:
+      continue
+    tried.append(sizes)
     feeds = at(sizes)
-    if size > DEFAULT_DIM and sum(x.size for x in feeds.values()) > MOST_NUMBERS:
-      break
+    if inner and sum(x.size for x in feeds.values()) > MOST_NUMBERS:
+      continue
     try:
       made = run(feeds)
     except MirageError as error:
@@ -65,7 +72,15 @@ def first_run(
 
 def free_sizes(arguments: Sequence[Any], facts: InputFacts) -> set[str]:
   """Names of dimensions that may grow: no batch, no formula of others, nothing that an operator fixes."""
-  batch = {v.shape[0] for v in arguments if len(v.shape) > 1}
   inner = {d for v in arguments for d in v.shape[int(len(v.shape) > 1) :] if not isinstance(d, int)}
-  named = {d for d in inner - batch if d and not names_in(d)} - {*facts.sizes, *facts.totals()}
-  return named | ({NAMELESS} if not all(inner) else set())
+  return _named(inner, facts) - batch_sizes(arguments, facts) | ({NAMELESS} if not all(inner) else set())
+
+
+def batch_sizes(arguments: Sequence[Any], facts: InputFacts) -> set[str]:
+  """Names of the first of several dimensions."""
+  return _named((v.shape[0] for v in arguments if len(v.shape) > 1), facts)
+
+
+def _named(dims: Iterable[int | str | None], facts: InputFacts) -> set[str]:
+  known = {*facts.sizes, *facts.totals()}
+  return {d for d in dims if d and isinstance(d, str) and d not in known and not names_in(d)}

@@ -48,7 +48,7 @@ def test_sizes_grow_until_it_runs():
   tried = []
   sizes, feeds, made = first_run([argument("n", 3, "h", "w")], {}, {}, InputFacts(), at_least(50, tried))
   assert (sizes, feeds["x"].shape) == ({"h": 64, "w": 64}, (4, 3, 64, 64)) and made["y"] is feeds["x"]
-  assert [t[-1] for t in tried] == [4, 32, 64]
+  assert [t[::3] for t in tried] == [(4, 4), (1, 4), (4, 32), (1, 32), (4, 64)]
 
 
 def test_given_sizes_stay():
@@ -61,7 +61,21 @@ def test_the_first_error_where_it_runs_at_none():
   tried = []
   with pytest.raises(MirageError, match="4 of 99999"):
     first_run([argument("n", 9, "h", "w")], {}, {}, InputFacts(), at_least(99999, tried))
-  assert max(np.prod(t) for t in tried) <= MOST_NUMBERS and len(tried) == 4, "512 are too many numbers"
+  assert max(np.prod(t) for t in tried) <= MOST_NUMBERS and len(tried) == 9, "512 times 4 are too many numbers"
+
+
+def test_a_batch_that_is_one():
+  """As exporters write it of what was traced with one row."""
+
+  def run(feeds):
+    if feeds["x"].shape[0] != 1:
+      raise MirageError("SESSION_FAILED", "cannot reshape")
+    return feeds
+
+  sizes, feeds, _ = first_run([argument("batch", "seq")], {}, {}, InputFacts(), run)
+  assert sizes == {"batch": 1} and feeds["x"].shape == (1, 4)
+  with pytest.raises(MirageError, match="cannot reshape"):
+    first_run([argument("batch", "seq")], {"batch": 3}, {}, InputFacts(), run)
 
 
 @pytest.mark.parametrize(("most", "height"), [(50, 64), (1 << 20, 4)])
