@@ -61,7 +61,7 @@ def test_the_first_error_where_it_runs_at_none():
   tried = []
   with pytest.raises(MirageError, match="4 of 99999"):
     first_run([argument("n", 9, "h", "w")], {}, {}, InputFacts(), at_least(99999, tried))
-  assert max(np.prod(t) for t in tried) <= MOST_NUMBERS and len(tried) == 9, "512 times 4 are too many numbers"
+  assert max(np.prod(t) for t in tried) <= MOST_NUMBERS and len(tried) == 9, "4 x 512 are too many"
 
 
 def test_a_batch_that_is_one():
