@@ -5,6 +5,7 @@ row runs at one only. A model of images or of sound does not run on four pixels:
 dimension of each input, which is the batch, grow until it does.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -20,6 +21,8 @@ from mirage_onnx.ir.size_names import names_in
 LARGER = (32, 64, 256, 512)
 #: Numbers in the inputs of one try: a run may hold many times as many.
 MOST_NUMBERS = 1 << 22
+#: No other size is tried so many seconds after the first: a model may run at none, for another reason.
+MOST_S = 10.0
 
 Arrays = dict[str, np.ndarray]
 
@@ -46,11 +49,12 @@ def first_run(
   first: MirageError | None = None
   nothing: tuple[dict[str, int], Arrays, Arrays] | None = None
   tried: list[dict[str, int]] = []
+  end = time.monotonic() + MOST_S
   for size, rows in product((DEFAULT_DIM, *LARGER), (DEFAULT_DIM, 1)):
     inner = {} if size == DEFAULT_DIM else dict.fromkeys(free_sizes(arguments, facts), size)
     outer = {} if rows == DEFAULT_DIM else dict.fromkeys(batch_sizes(arguments, facts), rows)
     sizes = {**inner, **outer, **dims}
-    if sizes in tried:
+    if sizes in tried or (tried and time.monotonic() > end):
       continue
     tried.append(sizes)
     feeds = at(sizes)

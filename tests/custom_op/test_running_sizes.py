@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mirage_onnx.custom_op import running_sizes
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import NAMELESS
 from mirage_onnx.custom_op.input_facts import InputFacts
@@ -62,6 +63,14 @@ def test_the_first_error_where_it_runs_at_none():
   with pytest.raises(MirageError, match="4 of 99999"):
     first_run([argument("n", 9, "h", "w")], {}, {}, InputFacts(), at_least(99999, tried))
   assert max(np.prod(t) for t in tried) <= MOST_NUMBERS and len(tried) == 9, "4 x 512 are too many"
+
+
+def test_sizes_are_tried_for_some_seconds(monkeypatch):
+  monkeypatch.setattr(running_sizes, "MOST_S", -1.0)
+  tried = []
+  with pytest.raises(MirageError, match="4 of 50"):
+    first_run([argument("n", "h")], {}, {}, InputFacts(), at_least(50, tried))
+  assert tried == [(4, 4)]
 
 
 def test_a_batch_that_is_one():
