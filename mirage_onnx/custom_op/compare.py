@@ -38,7 +38,7 @@ from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_declared, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.ran_checks import RanChecks
-from mirage_onnx.custom_op.running_sizes import first_run, free_sizes
+from mirage_onnx.custom_op.running_sizes import batch_sizes, first_run, free_sizes
 from mirage_onnx.custom_op.session import launches
 from mirage_onnx.custom_op.shaken import Shaken
 from mirage_onnx.custom_op.steps import EVERYTHING, OPTIMIZED, LeftOut, SessionStep, Tell, tell_nobody
@@ -231,7 +231,7 @@ def _more_sizes(
 ) -> dict[str, int]:
   """Of dimensions that nobody has given a size, where the original does not run at the default one."""
   facts, arguments = input_facts(file.proto), session.get_inputs()
-  if not free_sizes(arguments, facts) - dims.keys():
+  if not (free_sizes(arguments, facts) | batch_sizes(arguments, facts)) - dims.keys():
     return {}
   given, *_ = combinations(dims)
   try:

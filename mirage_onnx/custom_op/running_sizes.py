@@ -1,10 +1,13 @@
 """Sizes at which the original runs, of dimensions that nobody has given one.
 
-Small ones are drawn first (``compare_inputs.DEFAULT_DIM``). A model of images or of sound does not run on
-four pixels: then all but the first dimension of each input, which is the batch, grow until it does.
+Small ones are drawn first (``compare_inputs.DEFAULT_DIM``). A model that says "batch" and was traced with one
+row runs at one only. A model of images or of sound does not run on four pixels: then all but the first
+dimension of each input, which is the batch, grow until it does.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,8 @@ from mirage_onnx.ir.size_names import names_in
 LARGER = (32, 64, 256, 512)
 #: Numbers in the inputs of one try: a run may hold many times as many.
 MOST_NUMBERS = 1 << 22
+#: No other size is tried so many seconds after the first: a model may run at none, for another reason.
+MOST_S = 10.0
 
 Arrays = dict[str, np.ndarray]
 
@@ -43,12 +48,18 @@ def first_run(
 
   first: MirageError | None = None
   nothing: tuple[dict[str, int], Arrays, Arrays] | None = None
-  free = free_sizes(arguments, facts) - dims.keys()
-  for size in (DEFAULT_DIM, *LARGER) if free else (DEFAULT_DIM,):
-    sizes = {**dims, **({} if size == DEFAULT_DIM else dict.fromkeys(free, size))}
+  tried: list[dict[str, int]] = []
+  end = time.monotonic() + MOST_S
+  for size, rows in product((DEFAULT_DIM, *LARGER), (DEFAULT_DIM, 1)):
+    inner = {} if size == DEFAULT_DIM else dict.fromkeys(free_sizes(arguments, facts), size)
+    outer = {} if rows == DEFAULT_DIM else dict.fromkeys(batch_sizes(arguments, facts), rows)
+    sizes = {**inner, **outer, **dims}
+    if sizes in tried or (tried and time.monotonic() > end):
+      continue
+    tried.append(sizes)
     feeds = at(sizes)
-    if size > DEFAULT_DIM and sum(x.size for x in feeds.values()) > MOST_NUMBERS:
-      break
+    if inner and sum(x.size for x in feeds.values()) > MOST_NUMBERS:
+      continue
     try:
       made = run(feeds)
     except MirageError as error:
@@ -65,7 +76,15 @@ def first_run(
 
 def free_sizes(arguments: Sequence[Any], facts: InputFacts) -> set[str]:
   """Names of dimensions that may grow: no batch, no formula of others, nothing that an operator fixes."""
-  batch = {v.shape[0] for v in arguments if len(v.shape) > 1}
   inner = {d for v in arguments for d in v.shape[int(len(v.shape) > 1) :] if not isinstance(d, int)}
-  named = {d for d in inner - batch if d and not names_in(d)} - {*facts.sizes, *facts.totals()}
-  return named | ({NAMELESS} if not all(inner) else set())
+  return _named(inner, facts) - batch_sizes(arguments, facts) | ({NAMELESS} if not all(inner) else set())
+
+
+def batch_sizes(arguments: Sequence[Any], facts: InputFacts) -> set[str]:
+  """Names of the first of several dimensions."""
+  return _named((v.shape[0] for v in arguments if len(v.shape) > 1), facts)
+
+
+def _named(dims: Iterable[int | str | None], facts: InputFacts) -> set[str]:
+  known = {*facts.sizes, *facts.totals()}
+  return {d for d in dims if d and isinstance(d, str) and d not in known and not names_in(d)}

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mirage_onnx.custom_op import running_sizes
 from mirage_onnx.custom_op.compare import compare_models
 from mirage_onnx.custom_op.compare_inputs import NAMELESS
 from mirage_onnx.custom_op.input_facts import InputFacts
@@ -48,7 +49,7 @@ def test_sizes_grow_until_it_runs():
   tried = []
   sizes, feeds, made = first_run([argument("n", 3, "h", "w")], {}, {}, InputFacts(), at_least(50, tried))
   assert (sizes, feeds["x"].shape) == ({"h": 64, "w": 64}, (4, 3, 64, 64)) and made["y"] is feeds["x"]
-  assert [t[-1] for t in tried] == [4, 32, 64]
+  assert [t[::3] for t in tried] == [(4, 4), (1, 4), (4, 32), (1, 32), (4, 64)]
 
 
 def test_given_sizes_stay():
@@ -61,7 +62,29 @@ def test_the_first_error_where_it_runs_at_none():
   tried = []
   with pytest.raises(MirageError, match="4 of 99999"):
     first_run([argument("n", 9, "h", "w")], {}, {}, InputFacts(), at_least(99999, tried))
-  assert max(np.prod(t) for t in tried) <= MOST_NUMBERS and len(tried) == 4, "512 are too many numbers"
+  assert max(np.prod(t) for t in tried) <= MOST_NUMBERS and len(tried) == 9, "4 x 512 are too many"
+
+
+def test_sizes_are_tried_for_some_seconds(monkeypatch):
+  monkeypatch.setattr(running_sizes, "MOST_S", -1.0)
+  tried = []
+  with pytest.raises(MirageError, match="4 of 50"):
+    first_run([argument("n", "h")], {}, {}, InputFacts(), at_least(50, tried))
+  assert tried == [(4, 4)]
+
+
+def test_a_batch_that_is_one():
+  """As exporters write it of what was traced with one row."""
+
+  def run(feeds):
+    if feeds["x"].shape[0] != 1:
+      raise MirageError("SESSION_FAILED", "cannot reshape")
+    return feeds
+
+  sizes, feeds, _ = first_run([argument("batch", "seq")], {}, {}, InputFacts(), run)
+  assert sizes == {"batch": 1} and feeds["x"].shape == (1, 4)
+  with pytest.raises(MirageError, match="cannot reshape"):
+    first_run([argument("batch", "seq")], {"batch": 3}, {}, InputFacts(), run)
 
 
 @pytest.mark.parametrize(("most", "height"), [(50, 64), (1 << 20, 4)])
