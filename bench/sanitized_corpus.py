@@ -91,9 +91,9 @@ def _attention():
 
 
 def _fed():
-  from tests.codegen.tiled.test_feed_text import FED
+  from tests.codegen.tiled.test_feed_text import FED, RANKS
 
-  for name, c in FED.items():
+  for name, c in {**FED, **{f"ranks {n}": c for n, c in RANKS.items()}}.items():
     yield Subject(f"fed/{name}", c.graph, c.params, c.extents)
   for n, (rows, depth, columns, kind, dtype) in enumerate(FED_CASES):
     graph, sizes = (

@@ -13,6 +13,7 @@ from mirage_onnx.tune.device import Gpu
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from tests.codegen.tiled.test_feed_text import FED as FED_PRODUCTS
+from tests.codegen.tiled.test_feed_text import RANKS
 from tests.codegen.tiled.test_ring_feed_text import CASES as FED
 from tests.codegen.tiled.test_turns_text import CASES as BANDED
 from tests.codegen.tiled.test_warpgroup import ACROSS, PLAIN, RUN, STANDING, attention, by_wgmma, emit
@@ -23,6 +24,7 @@ CASES = {
   **RUN,
   **{f"standing {n}": c for n, c in enumerate(STANDING)},
   **{f"fed, {name}": c for name, c in FED_PRODUCTS.items()},
+  **{f"fed ranks, {name}": c for name, c in RANKS.items()},
   "fed, many tiles": by_wgmma(PLAIN, 64, 64, warps=4, teams=2, a0=1600, a1=456, a2=2504),
   "fed, many tiles that two share": by_wgmma(
     PLAIN, 64, 64, warps=4, teams=2, sharing=2, a0=1664, a1=456, a2=2504
