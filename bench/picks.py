@@ -112,10 +112,10 @@ def timed(lists):
 
 
 def first_over_fastest(points, times):
-  """Of the first of each list that has a time, over the fastest of its case."""
+  """Of the first of each list that has a time, over the fastest of its case; 0 is none (nothing ran)."""
   logs = []
   for name, texts in points.items():
-    known = {t: us for t, us in times.get(name, {}).items() if isinstance(us, float)}
+    known = {t: us for t, us in times.get(name, {}).items() if isinstance(us, float) and us > 0}
     first = next((known[t] for t in texts if t in known), None)
     if first is not None:
       logs.append(log(first / min(known.values())))
