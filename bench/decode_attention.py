@@ -216,7 +216,7 @@ def main():
   parser.add_argument("--batch", type=int, nargs="*", default=[1, 8])
   parser.add_argument("--room", type=int, default=4096)
   parser.add_argument("--lengths", type=int, nargs="*", default=[128, 1000, 4096])
-  parser.add_argument("--predicted", action="store_true", help="choose by the cost model alone")
+  parser.add_argument("--predicted", action="store_true", help="choose by the cost model alone (an H200's)")
   parser.add_argument("--layer", type=int, default=0, help="the length of the cache of a whole layer")
   args = parser.parse_args()
   end = time.monotonic() + args.seconds
