@@ -43,7 +43,10 @@ OUT_OF_LAYERS = ("o_proj.weight", "down_proj.weight")
 
 
 def build(kind, precision, out, *, small=True, layers=2, apart=True):
-  """Write the folder ``out``; ``precision``: fp16 or int4; ``apart``: norms of queries and keys are nodes."""
+  """Write the folder ``out``; ``precision``: fp16, int4, or cpu, which is int4 beside fp32.
+
+  ``apart``: norms of queries and keys are nodes.
+  """
   import torch
   import transformers
   from onnxruntime_genai.models import builder
@@ -67,9 +70,10 @@ def build(kind, precision, out, *, small=True, layers=2, apart=True):
     model.save_pretrained(folder)
     transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w1").save_pretrained(folder)
     del model
-    given = ("", folder, str(out), precision, "cuda", f"{folder}/cache")
+    few_bits, provider = precision != "fp16", "cpu" if precision == "cpu" else "cuda"
+    given = ("", folder, str(out), "int4" if few_bits else precision, provider, f"{folder}/cache")
     more = ["hf_token=false", *(["fuse_qk_norm_gqa=false"] if apart else [])]
-    more += ["int4_block_size=32"] if precision == "int4" else []
+    more += ["int4_block_size=32"] if few_bits else []
     builder.create_model(*given, **builder.parse_extra_options(*given, more))
   return Path(out)
 

@@ -3,10 +3,11 @@
     MIRAGE_ONNX_OPS_LIBRARY=build/ops/libmirage_onnx_ops.so PYTHONPATH=. python bench/genai_tokens.py \
         [--out FILE] [--work DIR] [--only NAME ...] [--seconds 60]
 
-Of every kind of model (``genai_models.py``), fp16 and int4: 64 tokens behind two prompts in one batch by the
-original folder, by the optimized one with our library (which runs bodies, without a GPU), and by that without
-the library. Then the same by the kernels themselves, in the emulator, where the steps have some: a prompt and
-``--emulated`` tokens. Needs onnxruntime-genai, torch and transformers.
+Of every kind of model (``genai_models.py``), fp16 and int4 (KIND_cpu: int4 beside fp32, as for CPUs): 64
+tokens behind two prompts in one batch by the original folder, by the optimized one with our library (which
+runs bodies, without a GPU), and by that without the library. Then the same by the kernels themselves, in the
+emulator, where the steps have some: a prompt and ``--emulated`` tokens. Needs onnxruntime-genai, torch and
+transformers.
 """
 
 import argparse
@@ -58,7 +59,8 @@ class Steps:
     self.caches = {}
     for i in self.session.get_inputs():
       if i.name.startswith("past"):
-        self.caches[i.name] = self._value(np.zeros((BATCH, i.shape[1], PROMPT + TOKENS, 64), np.float16))
+        dtype = np.float32 if i.type == "tensor(float)" else np.float16
+        self.caches[i.name] = self._value(np.zeros((BATCH, i.shape[1], PROMPT + TOKENS, 64), dtype))
 
   def _value(self, x):
     return self.ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(x))
