@@ -4,8 +4,9 @@
 
 Measured: the lines of ``bench/results/GPU/whole.jsonl`` (``bench/whole.py``), and originals alone of
 ``bench/results/GPU/origins.jsonl``. Predicted, with the present tables (``mirage_onnx/targets/tables``):
-``before`` is the sum of the model's nodes; ``after`` has the nodes that the line says were replaced taken
-off, and what their kernels are predicted to take (as the line has it). ``regions``: of the replaced ones
+``before`` is the sum of the model's nodes; ``after`` has the nodes taken off that nobody needs any more where
+the line's regions are replaced, and what their kernels are predicted to take (as the line has it, and what a
+kernel takes longer in a model). ``regions``: of the replaced ones
 predicted against measured, where kernels were timed; ``rank`` is Spearman's correlation. An error is
 predicted over measured, less one. Graphs only: their weights are holes.
 """
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import zipfile
 from collections import defaultdict
+from dataclasses import replace
 from math import fsum
 from pathlib import Path
 
@@ -51,15 +53,35 @@ def predicted_nodes(program, target):
   return whole, unknown, sum(n not in table for n in whole)
 
 
-def after_us(row, nodes):
-  """What is left of the nodes of a line, and its kernels as predicted."""
-  before, counts = fsum(nodes.values()), defaultdict(list)
+def gone_nodes(row, program):
+  """The nodes that nobody needs where the regions of a line are replaced, in all of their places."""
+  from mirage_onnx.choosing.disappearing import disappearing
+  from mirage_onnx.match.candidates import find_candidates
+  from mirage_onnx.pipeline import limits_of
+
+  local = row["target"] == "local"
+  limits = replace(limits_of(tiled=local, steps=False, timed=local), reductions=local)
+  places = defaultdict(list)
+  for c in find_candidates(program, limits).candidates:
+    places[c.region.key].append(c)
+  known = {c.region.nodes: own for own in places.values() for c in own}
+  chosen = []
   for r in row["replaced"]:
-    for n in r["ops"]:
-      counts[n].append(r["count"])
-  # What several regions compute again is gone once in each of its places.
-  gone = fsum(max(c) * nodes.get(n, 0.0) for n, c in counts.items())
-  return before - gone + fsum(r["count"] * r["predicted_us"] for r in row["replaced"])
+    own = known.get(tuple(r["ops"]), ())
+    if len(own) < r["count"]:
+      print(f"{row['model']}: {r['count']} of {len(own)} places of {r['ops'][:3]} ...", file=sys.stderr)
+    chosen += own[: r["count"]]
+  return disappearing(program, chosen)
+
+
+def after_us(row, nodes, gone, program):
+  """What is left of the nodes of a line, and its kernels as predicted."""
+  from mirage_onnx.tune.predict import IN_MODEL_US
+
+  left = fsum(us for n, us in nodes.items() if n not in gone)
+  count = sum(r["count"] for r in row["replaced"])
+  own = 0.0 if row.get("in_model_us") else IN_MODEL_US * count
+  return left + fsum(r["count"] * r["predicted_us"] for r in row["replaced"]) + own
 
 
 def rank(pairs):
@@ -88,14 +110,15 @@ def compared(gpu, rows, graphs, folder):
 
   found = []
   for row in rows:
-    nodes, unknown, floors = predicted_nodes(program_of(graphs, row["model"], folder), TARGETS[gpu])
+    program = program_of(graphs, row["model"], folder)
+    nodes, unknown, floors = predicted_nodes(program, TARGETS[gpu])
     before = fsum(nodes.values())
     measured = row.get("onnxruntime_us") or row["whole_us"]
     line = {"model": row["model"], "target": row.get("target", ""), "measured_us": measured}
     line |= {"predicted_us": round(before, 1), "off": off(before, measured)}
     line |= {"unknown": unknown, "floors": floors}
     if row.get("replaced") and all(r["predicted_us"] for r in row["replaced"]):
-      after = after_us(row, nodes)
+      after = after_us(row, nodes, gone_nodes(row, program), program)
       line |= {"after_measured_us": row["optimized_us"], "after_predicted_us": round(after, 1)}
       line |= {"after_off": off(after, row["optimized_us"]), "speedup": row["ratio"]}
       line["speedup_predicted"] = round(before / after, 3)
