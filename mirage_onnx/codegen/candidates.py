@@ -86,7 +86,9 @@ def compile_candidates(
     made: list[Compiled | Rejection | None] = [None] * len(batch)
     if workers > 1 and len(batch) > 1 and _elsewhere:
       made = list(_elsewhere[-1](region, batch, target))
-    here = iter(_compiled(region, [c for c, m in zip(batch, made, strict=True) if m is None], target, workers))
+    here = iter(
+      _compiled(region, [c for c, m in zip(batch, made, strict=True) if m is None], target, workers)
+    )
     for one in (next(here) if m is None else m for m in made):
       if isinstance(one, Rejection):
         refused.append(one)

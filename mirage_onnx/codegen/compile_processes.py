@@ -64,8 +64,9 @@ class CompileProcesses:
 
     def one(candidate: Candidate) -> Compiled | Rejection | None:
       known = self._made.get((region.key, target, candidate))
-      if known is None and (known := self._asked(sent, candidate, end)) is not None:
-        if isinstance(known, Compiled) or known.code != "BUDGET":
+      if known is None:
+        known = self._asked(sent, candidate, end)
+        if isinstance(known, Compiled) or (known and known.code != "BUDGET"):
           self._made[region.key, target, candidate] = known
       return known
 
