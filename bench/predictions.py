@@ -65,23 +65,32 @@ def gone_nodes(row, program):
   for c in find_candidates(program, limits).candidates:
     places[c.region.key].append(c)
   known = {c.region.nodes: own for own in places.values() for c in own}
-  chosen = []
+  chosen, used = [], defaultdict(int)
   for r in row["replaced"]:
-    own = known.get(tuple(r["ops"]), ())
-    if len(own) < r["count"]:
-      print(f"{row['model']}: {r['count']} of {len(own)} places of {r['ops'][:3]} ...", file=sys.stderr)
-    chosen += own[: r["count"]]
+    for part in parts_of(tuple(r["ops"]), known):  # of equal ones beside each other each has its places
+      first = used[id(known[part])]
+      used[id(known[part])] += r["count"]
+      chosen += known[part][first : used[id(known[part])]]
   return disappearing(program, chosen)
 
 
-def after_us(row, nodes, gone, program):
-  """What is left of the nodes of a line, and its kernels as predicted."""
+def parts_of(ops, known):
+  """The regions that a custom node stands for: one, or several that are beside each other in one launch."""
+  left, found = set(ops), []
+  for part in sorted((part for part in known if left.issuperset(part)), key=len, reverse=True):
+    if left.issuperset(part):
+      found.append(part)
+      left.difference_update(part)
+  return found
+
+
+def after_us(row, nodes, gone):
+  """What is left of the nodes of a line, and its kernels as predicted in a model."""
   from mirage_onnx.tune.predict import IN_MODEL_US
 
   left = fsum(us for n, us in nodes.items() if n not in gone)
-  count = sum(r["count"] for r in row["replaced"])
-  own = 0.0 if row.get("in_model_us") else IN_MODEL_US * count
-  return left + fsum(r["count"] * r["predicted_us"] for r in row["replaced"]) + own
+  more = IN_MODEL_US - row.get("in_model_us", 0.0)  # predictions of lines before, and of ``local``, are without
+  return left + fsum(r["count"] * (r["predicted_us"] + more) for r in row["replaced"])
 
 
 def rank(pairs):
@@ -118,7 +127,7 @@ def compared(gpu, rows, graphs, folder):
     line |= {"predicted_us": round(before, 1), "off": off(before, measured)}
     line |= {"unknown": unknown, "floors": floors}
     if row.get("replaced") and all(r["predicted_us"] for r in row["replaced"]):
-      after = after_us(row, nodes, gone_nodes(row, program), program)
+      after = after_us(row, nodes, gone_nodes(row, program))
       line |= {"after_measured_us": row["optimized_us"], "after_predicted_us": round(after, 1)}
       line |= {"after_off": off(after, row["optimized_us"]), "speedup": row["ratio"]}
       line["speedup_predicted"] = round(before / after, 3)

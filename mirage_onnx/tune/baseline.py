@@ -36,7 +36,8 @@ COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather", "Expand"}), "Rel
 class Table:
   """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us).
 
-  ``grid``: in place of both, times by more sizes and types.
+  ``grid``: where it is known, in place of both: times by more sizes and types. Another GPU's times are
+  scaled of the others.
   """
 
   source: str
@@ -91,11 +92,10 @@ def load_table(target: Target) -> Table | None:
     return _scaled(table, like, target) if table and like else None
   data = json.loads(target.table or path.read_text())
   data.setdefault("gpu", target.gpu)
-  if "points" in data:
-    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", {}, (), TimesGrid.of(data["points"]))
-  ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
-  matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
-  return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
+  ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data.get("ops", {}).items()}
+  matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data.get("matmul", ()))
+  grid = TimesGrid.of(data["points"]) if "points" in data else None
+  return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul, grid)
 
 
 def _scaled(table: Table, measured: Target, target: Target) -> Table:
