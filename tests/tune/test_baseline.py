@@ -130,7 +130,7 @@ def test_a_bias_is_free(net):
   assert [added, product] == [n.name for n in reversed(program.nodes)]
   grid = load_table(H200).grid  # an addition of its own takes longer than beside the product
   assert us > 0
-  assert us == pytest.approx(grid.us("AddRow", "fp16", (64,)) - grid.us("Bias", "fp16", (64,)))
+  assert us == pytest.approx(grid.us("Add", "fp16", (64,)) - grid.us("Bias", "fp16", (64,)))
 
 
 def test_parts_of_unequal_sizes_put_together_are_measured(net):
