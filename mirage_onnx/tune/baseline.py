@@ -36,7 +36,7 @@ COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather", "Expand"}), "Rel
 class Table:
   """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us).
 
-  ``grid``: where it is known, in place of both: times by more sizes and types. Another GPU's times are
+  ``grid``: times by more sizes and types, where those are known in place of both. Another GPU's times are
   scaled of the others.
   """
 
@@ -160,7 +160,9 @@ def alone_us(program: Program, target: Target) -> dict[str, tuple[str, float]]:
 
 def _node_us(node: Node, program: Program, table: Table) -> float | None:
   if table.grid is not None:
-    return _grid_us(node, program, table.grid)
+    us = _grid_us(node, program, table.grid)
+    if us is not None or not table.ops:
+      return us
   contractions = sum(s.op == "matmul" for s in node.steps)
   out = program.tensors[node.outputs[0]] if node.outputs else None
   if out is None or not out.is_static or contractions > 1:
