@@ -45,9 +45,9 @@ def program_of(graphs, name, folder):
 
 def predicted_nodes(program, target):
   """Node -> microseconds, and the operators of which nothing is known."""
-  from mirage_onnx.tune.baseline import node_times_us, ranking_table, with_floors
+  from mirage_onnx.tune.baseline import model_table, node_times_us, with_floors
 
-  table = node_times_us(program, ranking_table(target))
+  table = node_times_us(program, model_table(target))
   whole = with_floors(table, program, target)
   unknown = sorted({n.op_type for n in program.nodes if n.name not in whole})
   return whole, unknown, sum(n not in table for n in whole)
@@ -86,11 +86,10 @@ def parts_of(ops, known):
 
 def after_us(row, nodes, gone):
   """What is left of the nodes of a line, and its kernels as predicted in a model."""
-  from mirage_onnx.tune.predict import IN_MODEL_US
+  from mirage_onnx.tune.model_times import IN_MODEL_US
 
   left = fsum(us for n, us in nodes.items() if n not in gone)
-  more = IN_MODEL_US - row.get("in_model_us", 0.0)  # predictions of lines before, and of ``local``, are without
-  return left + fsum(r["count"] * (r["predicted_us"] + more) for r in row["replaced"])
+  return left + fsum(r["count"] * (r["predicted_us"] + IN_MODEL_US) for r in row["replaced"])
 
 
 def rank(pairs):

@@ -70,7 +70,6 @@ def optimize(o):
 
   import mirage_onnx
   from mirage_onnx.events import StageEnded
-  from mirage_onnx.tune.predict import IN_MODEL_US
 
   if o.fake:
     faked()
@@ -99,7 +98,6 @@ def optimize(o):
     "custom_nodes": custom,
     "other_nodes": len(nodes) - custom,
     "predicted": report.get("model"),
-    "in_model_us": 0.0 if o.target == "local" else IN_MODEL_US,
     "replaced": [{k: r[k] for k in FIELDS} for r in replaced],
     "kept": kept_of(report["regions"]),
   }

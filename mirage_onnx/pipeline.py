@@ -34,7 +34,14 @@ from mirage_onnx.stages import search_hooks, stage
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranking_table, with_floors
+from mirage_onnx.tune.baseline import (
+  alone_us,
+  load_table,
+  model_table,
+  node_times_us,
+  ranking_table,
+  with_floors,
+)
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
 from mirage_onnx.tune.known_sizes import unpredicted_at
 from mirage_onnx.tune.model_times import ModelTimes, model_times
@@ -297,6 +304,9 @@ def _times(
     return None
   typical = program.sized(declared_sizes(program, options.shapes).typical)
   table_us = _table_us(typical, options)
+  if not options.measure and (whole := model_table(options.target)):
+    table_us |= node_times_us(typical, whole)
+    node_us = {**node_us, **with_floors(table_us, typical, options.target)}
   return model_times(program, replaced, table_us, node_us, alone_us(typical, options.target))
 
 

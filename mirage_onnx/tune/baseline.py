@@ -8,7 +8,7 @@ optimizer makes.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 
@@ -36,8 +36,7 @@ COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather", "Expand"}), "Rel
 class Table:
   """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us).
 
-  ``grid``: times by more sizes and types, where those are known in place of both. Another GPU's times are
-  scaled of the others.
+  ``grid``: times by more sizes and types, in place of both where it knows them.
   """
 
   source: str
@@ -90,7 +89,19 @@ def load_table(target: Target) -> Table | None:
     like = measured_like(target)
     table = load_table(like) if like else None
     return _scaled(table, like, target) if table and like else None
-  data = json.loads(target.table or path.read_text())
+  table = _read(target)
+  # A grid that was carried over from another GPU says what a model takes, not what is chosen.
+  return replace(table, grid=None) if table.ops else table
+
+
+@cache
+def model_table(target: Target) -> Table | None:
+  """The table that says what whole models take: with all that is known of ``target``, however."""
+  return _read(target) if target.table or table_path(target.name).is_file() else load_table(target)
+
+
+def _read(target: Target) -> Table:
+  data = json.loads(target.table or table_path(target.name).read_text())
   data.setdefault("gpu", target.gpu)
   ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data.get("ops", {}).items()}
   matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data.get("matmul", ()))

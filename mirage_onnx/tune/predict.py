@@ -5,12 +5,11 @@ have to do, and what is generated today takes longer (``cost/kernel_time.py``). 
 tiled programs is the search's; a comparison with anything else is made with the expected time.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir import Candidate, KernelParams, Region
+from mirage_onnx.ir import Candidate, Region
 from mirage_onnx.lower.layouts import Family
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.superopt.solved import kernel_times
@@ -19,9 +18,6 @@ from mirage_onnx.target import Target
 #: By what factor the expected time of a tiled kernel may be off. On an H100 it is 1.37 (root mean square, 153
 #: kernels, ``bench/fit_costs.py``), and nothing was fitted to another GPU.
 TILED_OFF = 1.53
-#: Microseconds that a kernel takes longer in a model than by itself: 1.67 to 1.81 (MiniLM, BERT-base 1x128 and
-#: Qwen3-0.6B on an H100 and an H200: 31 to 254 kernels, ``bench/predictions.py``; one of seven says 0).
-IN_MODEL_US = 1.7
 
 
 def doubt(region: Region, candidate: Candidate, target: Target) -> float:
@@ -35,16 +31,11 @@ def doubt(region: Region, candidate: Candidate, target: Target) -> float:
 
 
 def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
-  """The time that generated kernels take in a model, as far as it is known."""
+  """The time that generated kernels take, as far as it is known."""
   times = kernel_times(candidate, region.extents, target, lowered_us, region.runtime)
   if all(family is not Family.TILED for family, _ in times):
-    return candidate.predicted_us + launched_us(candidate.params)
-  return sum(time_us or 0.0 for _, time_us in times) + launched_us(candidate.params)
-
-
-def launched_us(params: Sequence[KernelParams]) -> float:
-  """What the launches of these kernels add in a model."""
-  return IN_MODEL_US * sum(not p.beside for p in params)
+    return candidate.predicted_us
+  return sum(time_us or 0.0 for _, time_us in times)
 
 
 def as_expected(region: Region, result: SearchResult, target: Target) -> SearchResult:

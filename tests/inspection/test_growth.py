@@ -68,9 +68,7 @@ def test_a_larger_region_is_offered(net):
   rows = by_node(found, borders(found, instance(found, y, ("Exp", "Abs"))))
   rejection = rows["Add"].rejection
   assert rejection.code == "LARGER_OFFERED"
-  larger = [c.region.key for c in found.matches.candidates if rows["Add"].node in c.nodes]
-  assert instance(found, y, ("Add", "Exp", "Abs")).region.key in larger
-  assert any(key in rejection.reason for key in larger)
+  assert instance(found, y, ("Add", "Exp", "Abs")).region.key in rejection.reason
 
 
 def two_layers():
