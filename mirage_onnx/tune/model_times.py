@@ -27,7 +27,8 @@ class ModelTimes:
 
   ``unknown``: nodes without a time, ``unknown_gone`` of them replaced (their kernels' time is in
   ``after_us``). ``bounded``: nodes that count as what moving their bytes takes, at least, and
-  ``bounds`` which these are. ``left_us``: of the nodes that are left, those whose time is known.
+  ``bounds`` which these are. ``left_us``: of the nodes that are left, those whose time is known; ``node_us``:
+  of all of them, before.
   """
 
   nodes: int
@@ -40,6 +41,7 @@ class ModelTimes:
   after_us: float
   left_us: Mapping[str, float] = field(default_factory=dict)
   bounds: frozenset[str] = frozenset()
+  node_us: Mapping[str, float] = field(default_factory=dict)
 
 
 def model_times(
@@ -72,13 +74,14 @@ def model_times(
     bounded=len(bounds),
     before_us=sum(us * times.get(n, 1) for n, us in node_us.items()),
     after_us=float(
-      sum(left_us.values()) + sum(_kernel_us(o) * times.get(c.region.nodes[0], 1) for c, o in chosen)
+      sum(left_us.values()) + sum(kernel_us(o) * times.get(c.region.nodes[0], 1) for c, o in chosen)
     ),
     left_us=left_us,
     bounds=bounds,
+    node_us=node_us,
   )
 
 
-def _kernel_us(o: Outcome) -> float:
+def kernel_us(o: Outcome) -> float:
   """What a chosen region takes in the model."""
   return o.price_us(0.0) + (IN_MODEL_US if o.measured is None else 0.0)

@@ -9,8 +9,8 @@ import pytest
 
 from mirage_onnx.target import H100, H200
 from mirage_onnx.tune.baseline import load_table, model_table
-from mirage_onnx.tune.operator_grid import TimesGrid
 from mirage_onnx.tune.model_times import IN_MODEL_US
+from mirage_onnx.tune.operator_grid import TimesGrid
 
 HEAD = {
   "versions": {"onnxruntime-gpu": "1.31.1"},
