@@ -65,12 +65,13 @@ def gone_nodes(row, program):
   for c in find_candidates(program, limits).candidates:
     places[c.region.key].append(c)
   known = {c.region.nodes: own for own in places.values() for c in own}
-  chosen, used = [], defaultdict(int)
-  for r in row["replaced"]:
-    for part in parts_of(tuple(r["ops"]), known):  # of equal ones beside each other each has its places
-      first = used[id(known[part])]
-      used[id(known[part])] += r["count"]
-      chosen += known[part][first : used[id(known[part])]]
+  asked = [(known[part], r["count"]) for r in row["replaced"] for part in parts_of(tuple(r["ops"]), known)]
+  chosen, covered = [], set()
+  # Of a region with more places than were replaced those are left that others have.
+  for own, count in sorted(asked, key=lambda a: len(a[0]) - a[1]):
+    free = sorted((c for c in own if c not in chosen), key=lambda c: len(covered & c.nodes))
+    chosen += free[:count]
+    covered.update(*(c.nodes for c in free[:count]))
   return disappearing(program, chosen)
 
 

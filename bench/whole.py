@@ -105,7 +105,7 @@ def optimize(o):
 
 
 def numbers_of(model):
-  """The numbers of every region's kernels, by its name: which have wgmma, or are fed by a warp that copies."""
+  """The numbers of every region's kernels, by its name: which have wgmma, and which are fed."""
   from mirage_onnx.errors import MirageError
   from mirage_onnx.report.run_record import read
 

@@ -46,7 +46,6 @@ from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearche
 from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.structures import StructureStore, cache_folder
 from mirage_onnx.target import Target
-from mirage_onnx.tune.refine import with_warpgroups
 from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
 from mirage_onnx.worker_process import worker_streams
@@ -64,12 +63,7 @@ MAX_COPIED_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-  """What all searches of a run share. ``structures``: of the cache folder unless given.
-
-  ``timed``: what they find is timed, so the best numbers with wgmma are among it (``tune/refine.py``). They
-  are ranked where the search was: a hundred kernels are laid out for each, seconds in the one process that
-  the others wait for.
-  """
+  """What all searches of a run share. ``structures``: of the user unless given; ``timed``: as of ``work``."""
 
   target: Target
   bound: SearchBound
@@ -199,15 +193,7 @@ def search_all(
 def _kept_setting(setting: Setting) -> dict[str, str]:
   """What a result depends on beside the region and its weights: also who has verified it."""
   text = {**_setting_text(setting.target, setting.bound), "verifier": source_digest(*PROOF_SOURCES)}
-  return {**text, "timed": source_digest("tune/refine.py")} if setting.timed else text
-
-
-def _with_more(answer: Answer, region: Region, target: Target, timed: bool) -> Answer:
-  """``answer`` with the numbers that are worth a try where kernels are timed."""
-  found = answer.result
-  if not timed or found is None or not found.candidates or region.runtime:
-    return answer
-  return replace(answer, result=with_warpgroups(region, found, target))
+  return {**text, "timed": "with wgmma"} if setting.timed else text
 
 
 def _search_rest(
@@ -264,8 +250,7 @@ def _search_rest(
     def alone(job: Job) -> Answer:
       scope = SearchScope.of(setting.target, setting.bound, job.region)
       with _told(setting.hooks.emit, 0, job):
-        found = work(job, scope, _verifier(weights, job), setting.hooks)
-        return _with_more(found, job.region, setting.target, setting.timed)
+        return work(job, scope, _verifier(weights, job), setting.hooks, setting.timed)
 
     here = unless_stopped(unless_failed(alone))
     for i, result in shared.results(here):
@@ -401,7 +386,7 @@ def _serve() -> None:
       return
     try:
       scope = SearchScope.of(target, bound, job.region)
-      result = _with_more(work(job, scope, _verifier(weights, job), hooks), job.region, target, timed)
+      result = work(job, scope, _verifier(weights, job), hooks, timed)
     except Exception as error:  # told to the parent, which raises it
       parent.tell("failed", f"{type(error).__name__}: {error}", traceback.format_exc())
     else:

@@ -1,16 +1,17 @@
-"""Programs made by processes of their own: their text, their image, and what is checked of it.
+"""What takes a core for long beside whoever times regions, in processes of their own: texts, rankings.
 
-Who times regions makes hundreds of programs meanwhile. The compiler takes no lock of Python's, but writing a
-text does (40 ms), and so does reading machine code (100 ms of a kernel with wgmma): in threads of the one
-process they hold up whoever has the GPU. What was made once is known here as long as this lives.
+The compiler takes no lock of Python's, but writing a text does (40 ms), and reading machine code (100 ms of a
+kernel with wgmma), and ranking numbers (seconds): in threads of the one process they hold up whoever has the
+GPU. Programs that were made once are known here as long as this lives.
 """
 
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
+from typing import Any, TypeVar, cast
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen import candidates
@@ -26,6 +27,8 @@ LEAST_CORES = 4
 #: They have less than who times, and twice what searches have (``worker_process.NICE``).
 NICE = 2
 _LATE = Rejection("BUDGET", "the time ended before it was compiled")
+_T = TypeVar("_T")
+_present = list["CompileProcesses"]()
 
 
 @contextmanager
@@ -34,18 +37,29 @@ def compiling_in(count: int) -> Iterator[None]:
   if count < LEAST_CORES:
     yield
     return
-  made_by = CompileProcesses(count)
-  with candidates.made_elsewhere(made_by):
+  processes = CompileProcesses(count)
+  with candidates.made_elsewhere(processes):
+    _present.append(processes)
     try:
       yield
     finally:
-      made_by.close()
+      _present.remove(processes)
+      processes.close()
+
+
+def apart(function: Callable[..., _T], *arguments: Any) -> _T:
+  """What a function of a module makes of these, in a process of ``compiling_in`` if there are any."""
+  if _present:
+    found = _present[-1].call(function, arguments, deadline.end())
+    if found is not None:
+      return cast(_T, found[0])
+  return function(*arguments)
 
 
 class CompileProcesses:
   """At most ``count`` of them, started when they are needed first; may be asked by any thread.
 
-  ``asked``: how many programs processes were asked for.
+  ``asked``: how often processes were asked.
   """
 
   def __init__(self, count: int) -> None:
@@ -65,7 +79,7 @@ class CompileProcesses:
     def one(candidate: Candidate) -> Compiled | Rejection | None:
       known = self._made.get((region.key, target, candidate))
       if known is None:
-        known = self._asked(sent, candidate, end)
+        known = self._program(sent, candidate, end)
         if isinstance(known, Compiled) or (known and known.code != "BUDGET"):
           self._made[region.key, target, candidate] = known
       return known
@@ -73,29 +87,32 @@ class CompileProcesses:
     with ThreadPoolExecutor(min(self._count, len(some)), thread_name_prefix="made") as pool:
       return list(pool.map(one, some))
 
-  def _asked(self, sent: bytes, candidate: Candidate, end: float) -> Compiled | Rejection | None:
-    """What a process makes of it; None where it ends, or fails at it."""
+  def _program(self, sent: bytes, candidate: Candidate, end: float) -> Compiled | Rejection | None:
+    if end <= time.monotonic():
+      return _LATE
+    found = self.call(program, (sent, candidate), end)
+    if found is None:
+      return _LATE if self._closed else None
+    return found[0] if isinstance(found[0], Rejection) else Compiled(candidate, *found[0])
+
+  def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], end: float) -> tuple[Any] | None:
+    """What a process makes of it, ``end``: of ``time.monotonic``; None where it ends, or fails at it."""
     worker = self._idle.get()
     try:
       if self._closed:
-        return _LATE
-      left = end - time.monotonic()
-      if left <= 0:
-        return _LATE
+        return None
       if worker is None:
         worker = self._start()
         self._started.append(worker)
       self.asked += 1
-      worker.send((sent, candidate, left))
+      worker.send((function, arguments, end - time.monotonic()))
       name, found = worker.receive()
     except (EOFError, OSError, ValueError):
       worker = None
-      return _LATE if self._closed else None
+      return None
     finally:
       self._idle.put(worker)
-    if name == "refused":
-      return found[0] if isinstance(found[0], Rejection) else None
-    return Compiled(candidate, *found) if name == "made" else None
+    return found if name == "done" else None
 
   def _start(self) -> WorkerProcess:
     worker = WorkerProcess(MODULE)
@@ -111,23 +128,27 @@ class CompileProcesses:
         worker.close()
 
 
+def program(sent: bytes, candidate: Candidate) -> tuple[object, object] | Rejection:
+  """The texts and images of a candidate; ``sent``: its region and target."""
+  region, target = pickle.loads(sent)
+  done, refused = candidates.compile_candidates(region, [candidate], target, keep=1)
+  return (done[0].sources, done[0].cubins) if done else refused[0]
+
+
 def _serve() -> None:
-  """A process: (region and target, candidate, seconds) -> what was made, until stdin ends."""
+  """A process: (function, arguments, seconds) -> what it makes, until stdin ends."""
   requests, answers = worker_streams()
   while True:
     try:
-      sent, candidate, seconds = pickle.load(requests)
+      function, arguments, seconds = pickle.load(requests)
     except EOFError:
       return
-    region, target = pickle.loads(sent)
     answer: tuple[object, ...]
     try:
       with deadline.until(time.monotonic() + seconds):
-        done, refused = candidates.compile_candidates(region, [candidate], target, keep=1)
+        answer = "done", function(*arguments)
     except Exception as error:  # who asks makes it itself, and meets the same error
       answer = "failed", f"{type(error).__name__}: {error}"
-    else:
-      answer = ("made", done[0].sources, done[0].cubins) if done else ("refused", refused[0])
     send(answers, answer)
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen import candidates
+from mirage_onnx.codegen import candidates, compile_processes
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
-from mirage_onnx.codegen.compile_processes import LEAST_CORES, CompileProcesses, compiling_in
+from mirage_onnx.codegen.compile_processes import LEAST_CORES, CompileProcesses, apart, compiling_in
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.searching import search_region
 from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.target import H200
+from mirage_onnx.tune.refine import other_numbers
 
 LOADED = load_model(Path(__file__).parents[2] / "models" / "lora.onnx")
 
@@ -76,6 +77,18 @@ class _Gone:
     pass
 
   close = kill
+
+
+def test_rankings_are_those_that_are_made_here():
+  region, (candidate, *_) = programs()
+  here = other_numbers(region, candidate, H200, 4)
+  assert apart(other_numbers, region, candidate, H200, 4) == here  # no processes: here
+  with compiling_in(LEAST_CORES):
+    (made,) = compile_processes._present
+    assert apart(other_numbers, region, candidate, H200, 4) == here and made.asked == 1
+    with pytest.raises(AttributeError):  # what fails there fails here, too
+      apart(other_numbers, None, candidate, H200, 4)
+  assert not compile_processes._present
 
 
 def test_no_time_is_a_refusal_that_is_not_remembered(processes):
