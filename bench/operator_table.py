@@ -2,14 +2,17 @@
 
     python3 bench/operator_table.py bench/results/h100/operators.jsonl mirage_onnx/targets/tables/h100.json
 
-    ... --carried h200 mirage_onnx/targets/tables/h200.json
+    ... bench/results/h200/operators.jsonl mirage_onnx/targets/tables/h200.json \\
+      --carried bench/results/h100/operators.jsonl
+
+(and the other way round: each has what the other GPU has of more points)
 
 Points get the names of ``mirage_onnx/tune/operator_kinds.py``: products of two activations by what divides
 their sizes, and of products with a bias only what that adds to the product without. Points that were refused
 are left out. A table is calibrated on whole models: a node of one takes ``LESS_US`` less than the same node
 among its like (``bench/predictions.py``; 24 originals on an H100 and an H200).
 
-``--carried``: the points of another GPU of the same chip, added to its table. What was read from its memory
+``--carried``: the points of another GPU of the same chip, where the own ones are none. What is read from memory
 takes as much less as that is faster, all else as long: of 96 points over elements that were measured on both
 the median is 1.02 times what was measured, 94 % are within 15 %; of 28 products 0.93 and 75 %.
 """
@@ -41,13 +44,23 @@ def in_a_model(points):
 
 def carried(points, measured, target):
   """``points`` of ``measured`` for ``target``, which differs in its memory."""
-  more = 1 / (measured.stream_tbps * 1e6) - 1 / (target.stream_tbps * 1e6)
-  least = measured.stream_tbps / target.stream_tbps
+  more, slower = 1 / target.stream_tbps - 1 / measured.stream_tbps, measured.stream_tbps / target.stream_tbps
 
   def us_there(kind, dtype, sizes, us):
-    return max(us - read_bytes(kind, dtype, sizes, measured.l2_bytes) * more, us * least)
+    there = us + read_bytes(kind, dtype, sizes, measured.l2_bytes) / 1e6 * more
+    return min(max(there, us * min(1.0, slower)), us * max(1.0, slower))
 
   return _mapped(points, us_there)
+
+
+def joined(own, others):
+  """``own`` points, and what only ``others`` have."""
+  found = {}
+  for points in (others, own):
+    for dtype, kinds in points.items():
+      for kind, rows in kinds.items():
+        found.setdefault(dtype, {}).setdefault(kind, {}).update({tuple(r[:-1]): r for r in rows})
+  return {t: {k: [own[x] for x in sorted(own)] for k, own in sorted(ks.items())} for t, ks in sorted(found.items())}
 
 
 def read_bytes(kind, dtype, sizes, l2_bytes):
@@ -124,19 +137,24 @@ def text_of(table):
 
 
 def main():
-  from mirage_onnx.target import H100, TARGETS
+  from mirage_onnx.target import TARGETS
 
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("times", type=Path)
   parser.add_argument("table", type=Path)
-  parser.add_argument("--carried", default="", metavar="GPU", help="times are an H100's, the table is GPU's")
+  parser.add_argument("--carried", type=Path, metavar="TIMES", help="of another GPU, for what is not measured")
   o = parser.parse_args()
-  table = table_of(list(map(json.loads, o.times.read_text().splitlines())))
-  if o.carried:
-    points = carried(table["points"], H100, TARGETS[o.carried])
-    table = {**json.loads(o.table.read_text()), "carried_from": table["gpu"], "points": points}
-  o.table.write_text(text_of(table))
-  print({dtype: {k: len(v) for k, v in kinds.items()} for dtype, kinds in table["points"].items()})
+  table, other = (
+    table_of(list(map(json.loads, p.read_text().splitlines()))) if p else None for p in (o.times, o.carried)
+  )
+  points = table["points"]
+  if other:
+    measured, target = (next(t for t in TARGETS.values() if t.gpu == x["gpu"]) for x in (other, table))
+    table["carried_from"], points = other["gpu"], joined(points, carried(other["points"], measured, target))
+  older = json.loads(o.table.read_text()) if o.table.is_file() else {}
+  older = {k: v for k, v in older.items() if k in ("ops", "matmul", "added", "ops_date", "ops_command")}
+  o.table.write_text(text_of({**table, **older, "points": points}))
+  print({dtype: {k: len(v) for k, v in kinds.items()} for dtype, kinds in points.items()})
 
 
 if __name__ == "__main__":
