@@ -259,7 +259,7 @@ def test_the_next_one_is_made_ready(layered):
 def test_a_larger_budget_is_more_patient(layered):
   few, many = World(layered, 7), World(layered, 7)
   few.explored(patience=0.2)
-  many.explored(patience=4.0)
+  many.explored(patience=16.0)
   assert len(few.asked) < len(many.asked)
 
 
@@ -269,8 +269,8 @@ def test_what_a_second_has_to_bring():
   some = lambda a, b: TimingPlan(("a", "b"), {"a": a, "b": b}, 1000.0, 400.0)  # noqa: E731
   assert enough(some(20.0, 1.0), "ab", expected, found) == ""
   assert "of the model's time" in enough(some(1.0, 0.5), "ab", expected, found)
-  assert "a second" in enough(some(4.0, 3.0), "ab", expected, found)
-  assert enough(some(4.0, 3.0), "ab", expected, found, patience=2.0) == ""
+  assert "a second" in enough(some(8.0, 3.0), "ab", expected, found)
+  assert enough(some(8.0, 3.0), "ab", expected, found, patience=2.0) == ""
   assert "gain anything" in enough(some(20.0, 1.0), "", expected, found)
   assert "of the model's time" in enough(some(20.0, 1.0), "b", expected, found)
 
