@@ -2,8 +2,7 @@
 
     python3 bench/operator_table.py bench/results/h100/operators.jsonl mirage_onnx/targets/tables/h100.json
 
-    ... bench/results/h200/operators.jsonl mirage_onnx/targets/tables/h200.json \\
-      --carried bench/results/h100/operators.jsonl
+    ... h200/operators.jsonl mirage_onnx/targets/tables/h200.json --carried h100/operators.jsonl
 
 (and the other way round: each has what the other GPU has of more points)
 
@@ -12,8 +11,8 @@ their sizes, and of products with a bias only what that adds to the product with
 are left out. A table is calibrated on whole models: a node of one takes ``LESS_US`` less than the same node
 among its like (``bench/predictions.py``; 24 originals on an H100 and an H200).
 
-``--carried``: the points of another GPU of the same chip, where the own ones are none. What is read from memory
-takes as much less as that is faster, all else as long: of 96 points over elements that were measured on both
+``--carried``: the points of another GPU of the same chip, where it has none of its own. What is read from
+memory takes as much less as that is faster, all else as long: of 96 points over elements that were measured on both
 the median is 1.02 times what was measured, 94 % are within 15 %; of 28 products 0.93 and 75 %.
 """
 
@@ -60,7 +59,10 @@ def joined(own, others):
     for dtype, kinds in points.items():
       for kind, rows in kinds.items():
         found.setdefault(dtype, {}).setdefault(kind, {}).update({tuple(r[:-1]): r for r in rows})
-  return {t: {k: [own[x] for x in sorted(own)] for k, own in sorted(ks.items())} for t, ks in sorted(found.items())}
+  return {
+    dtype: {kind: [rows[sizes] for sizes in sorted(rows)] for kind, rows in sorted(kinds.items())}
+    for dtype, kinds in sorted(found.items())
+  }
 
 
 def read_bytes(kind, dtype, sizes, l2_bytes):
@@ -142,7 +144,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("times", type=Path)
   parser.add_argument("table", type=Path)
-  parser.add_argument("--carried", type=Path, metavar="TIMES", help="of another GPU, for what is not measured")
+  parser.add_argument("--carried", type=Path, metavar="TIMES", help="of another GPU, for what has no time")
   o = parser.parse_args()
   table, other = (
     table_of(list(map(json.loads, p.read_text().splitlines()))) if p else None for p in (o.times, o.carried)
