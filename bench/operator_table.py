@@ -12,8 +12,8 @@ are left out. A table is calibrated on whole models: a node of one takes ``LESS_
 among its like (``bench/predictions.py``; 24 originals on an H100 and an H200).
 
 ``--carried``: the points of another GPU of the same chip, where it has none of its own. What is read from
-memory takes as much less as that is faster, all else as long: of 96 points over elements that were measured on both
-the median is 1.02 times what was measured, 94 % are within 15 %; of 28 products 0.93 and 75 %.
+memory takes as much less as that is faster, all else as long: of 96 points over elements that were measured
+on both the median is 1.02 times what was measured, 94 % are within 15 %; of 28 products 0.93 and 75 %.
 """
 
 import argparse
