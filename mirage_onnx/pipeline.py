@@ -34,7 +34,7 @@ from mirage_onnx.stages import search_hooks, stage
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import alone_us, in_models, known_us, load_table, with_floors
+from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranking_table, with_floors
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
 from mirage_onnx.tune.known_sizes import unpredicted_at
 from mirage_onnx.tune.model_times import ModelTimes, model_times
@@ -296,10 +296,13 @@ def _times(
   if options.every or load_table(options.target) is None:
     return None
   typical = program.sized(declared_sizes(program, options.shapes).typical)
-  table_us = known_us(typical, options.target, options.measure)
-  if not options.measure:
-    table_us, node_us = in_models(typical, options.target, table_us, node_us)
+  table_us = _table_us(typical, options)
   return model_times(program, replaced, table_us, node_us, alone_us(typical, options.target))
+
+
+def _table_us(program: Program, options: Options) -> dict[str, float]:
+  table = (ranking_table if options.measure else load_table)(options.target)
+  return node_times_us(program, table) if table else {}
 
 
 def with_these(run: Run, loaded: LoadedModel, options: Options, some: Sequence[int]) -> Run:
@@ -348,7 +351,7 @@ def _spare_s(begun: float, budget: Budget) -> float:
 def _node_us(program: Program, options: Options) -> dict[str, float]:
   if options.every:
     return dict.fromkeys((n.name for n in program.nodes), SLOW_US)
-  return with_floors(known_us(program, options.target, options.measure), program, options.target)
+  return with_floors(_table_us(program, options), program, options.target)
 
 
 def _left(

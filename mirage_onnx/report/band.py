@@ -1,13 +1,13 @@
 """How far the predicted speedup of a whole model may be off, by those that were measured.
 
 A whole model's predicted gain is its speedup less 1. ``REALISED`` is the least and the most of it that models
-of real size had when they were timed on an H200 (bench/results/predictions.json: what the present tables say
-of them). It is a range of so many models, not an interval of confidence; for another GPU nothing better is
+of real size had when they were timed on an H200 (bench/results/h200/whole.jsonl, predicted by the tables of
+2026-11-26). It is a range of so many models, not an interval of confidence; for another GPU nothing better is
 known.
 """
 
 #: Shares of the predicted gain, and how many models they are of.
-REALISED, MODELS = (0.75, 2.05), 12
+REALISED, MODELS = (0.47, 0.97), 12
 
 
 def speedup_band(before_us: float, after_us: float) -> tuple[float, float] | None:

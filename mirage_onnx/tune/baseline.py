@@ -270,18 +270,3 @@ def with_floors(times: Mapping[str, float], program: Program, target: Target) ->
       moved = sum(prod(int(d) for d in t.shape or ()) * t.dtype.size_bytes for t in tensors if t.dtype)
       found[node.name] = target.launch_us + moved / (target.stream_tbps * 1e6)
   return found
-
-
-def known_us(program: Program, target: Target, measure: bool) -> dict[str, float]:
-  """What the table says of nodes; ``measure``: another GPU's will do, for regions are timed."""
-  table = (ranking_table if measure else load_table)(target)
-  return node_times_us(program, table) if table else {}
-
-
-def in_models(
-  program: Program, target: Target, table_us: Mapping[str, float], node_us: Mapping[str, float]
-) -> tuple[dict[str, float], dict[str, float]]:
-  """``table_us``, and ``node_us`` (with bounds), by all that is known of ``target``."""
-  table = model_table(target)
-  known = {**table_us, **(node_times_us(program, table) if table else {})}
-  return known, {**node_us, **with_floors(known, program, target)}

@@ -3,7 +3,6 @@
 Every node counts once, in the body of a Loop or a Scan as often as it is run where that is known; of an If
 both branches count. Before: the nodes of known time. After: those that are left, and the chosen
 kernels. A node without a time is in neither, so both are of the same nodes; how many there are is said.
-A kernel that was not timed takes ``IN_MODEL_US`` longer in a model than is predicted of it by itself.
 """
 
 from __future__ import annotations
@@ -16,10 +15,6 @@ from mirage_onnx.ir.program import Program
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.tune.outcome import Outcome
 
-#: 1.67 to 1.81 us (BERT-base 1x128, MiniLM and Qwen3-0.6B on an H100 and an H200, 43 to 254 kernels each;
-#: ``bench/predictions.py``), one run of seven says 0.
-IN_MODEL_US = 1.7
-
 
 @dataclass(frozen=True, slots=True)
 class ModelTimes:
@@ -27,8 +22,7 @@ class ModelTimes:
 
   ``unknown``: nodes without a time, ``unknown_gone`` of them replaced (their kernels' time is in
   ``after_us``). ``bounded``: nodes that count as what moving their bytes takes, at least, and
-  ``bounds`` which these are. ``left_us``: of the nodes that are left, those whose time is known; ``node_us``:
-  of all of them, before.
+  ``bounds`` which these are. ``left_us``: of the nodes that are left, those whose time is known.
   """
 
   nodes: int
@@ -41,7 +35,6 @@ class ModelTimes:
   after_us: float
   left_us: Mapping[str, float] = field(default_factory=dict)
   bounds: frozenset[str] = frozenset()
-  node_us: Mapping[str, float] = field(default_factory=dict)
 
 
 def model_times(
@@ -74,14 +67,8 @@ def model_times(
     bounded=len(bounds),
     before_us=sum(us * times.get(n, 1) for n, us in node_us.items()),
     after_us=float(
-      sum(left_us.values()) + sum(kernel_us(o) * times.get(c.region.nodes[0], 1) for c, o in chosen)
+      sum(left_us.values()) + sum(o.price_us(0.0) * times.get(c.region.nodes[0], 1) for c, o in chosen)
     ),
     left_us=left_us,
     bounds=bounds,
-    node_us=node_us,
   )
-
-
-def kernel_us(o: Outcome) -> float:
-  """What a chosen region takes in the model."""
-  return o.price_us(0.0) + (IN_MODEL_US if o.measured is None else 0.0)

@@ -10,9 +10,10 @@ RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 
 def pairs():
   """(predicted, measured) speedups of every model that was written by prediction and timed on an H200."""
-  for row in json.loads((RESULTS / "predictions.json").read_text(encoding="utf-8"))["h200"]["models"]:
-    if "speedup" in row and row["target"] != "local":
-      yield row["speedup_predicted"], row["speedup"]
+  for line in (RESULTS / "h200" / "whole.jsonl").read_text(encoding="utf-8").splitlines():
+    row = json.loads(line)
+    if "ratio" in row and row["target"] != "local" and (row["predicted"] or {}).get("after_us"):
+      yield row["predicted"]["before_us"] / row["predicted"]["after_us"], row["ratio"]
 
 
 def test_it_holds_all_models_that_were_measured():
