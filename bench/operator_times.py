@@ -93,7 +93,7 @@ def all_points(t):
   for r, c in product(some("norm", NORM_ROWS), some("norm", COLUMNS)):
     for op in NORMS:
       yield op, (r, c)
-  for r, c in product((65536, 1 << 18), (128, 512, 1024)):
+  for r, c in (*product((65536, 1 << 18), (128, 512, 1024)), (65536, 4096)):
     if r * c <= SCORES:
       yield "Softmax", (r, c)
       yield "BiasSoftmax", (r, c)

@@ -86,7 +86,8 @@ def optimize(o):
 
     start = time.monotonic()
     report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None, emit=emit).report
-  nodes = onnx.load(path, load_external_data=False).graph.node
+  written = onnx.load(path, load_external_data=False)
+  nodes, numbers = written.graph.node, numbers_of(written)
   custom = sum(n.domain.startswith("ai.mirage") for n in nodes)
   replaced = [r for r in report["regions"] if r["status"] == "replaced"]
   return {
@@ -98,9 +99,22 @@ def optimize(o):
     "custom_nodes": custom,
     "other_nodes": len(nodes) - custom,
     "predicted": report.get("model"),
-    "replaced": [{k: r[k] for k in FIELDS} for r in replaced],
+    "replaced": [{**{k: r[k] for k in FIELDS}, "numbers": numbers.get(r["id"])} for r in replaced],
     "kept": kept_of(report["regions"]),
   }
+
+
+def numbers_of(model):
+  """The numbers of every region's kernels, by its name: which have wgmma, and which are fed."""
+  from mirage_onnx.errors import MirageError
+  from mirage_onnx.report.run_record import read
+
+  try:
+    record = read(model)
+  except MirageError:  # nothing was replaced
+    return {}
+  every = [(r.id, next((c for c in r.candidates if c.chosen), None)) for r in record.regions]
+  return {name: c.numbers for name, c in every if c}
 
 
 def kept_of(regions):

@@ -19,7 +19,6 @@ from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import as_expected, doubt, refuse_result
-from mirage_onnx.tune.refine import with_warpgroups
 from mirage_onnx.tune.search_order import search_order
 from mirage_onnx.verify.instance_checks import unlike
 from mirage_onnx.verify.term_checks import TermChecks
@@ -39,8 +38,7 @@ class Judge:
     if o.region.runtime:
       return self.dynamic.judged(o, r)
     # What tiled kernels take is known so roughly that only a measurement can refuse them.
-    again = with_warpgroups if self.timed else as_expected
-    r = again(o.region, r, setting.target)
+    r = r if self.timed else as_expected(o.region, r, setting.target)
     doubted = 1.0
     if r.candidates and not self.timed and self.margin >= 0:
       doubted = doubt(o.region, r.candidates[0].candidate, setting.target)
@@ -109,14 +107,15 @@ def search_outcomes(
 
 
 def _most_useful_first(some: Sequence[Outcome]) -> list[str]:
-  """Keys, by turns of what takes ONNX Runtime longest and of what does so for the least nodes.
+  """Keys, by turns of what takes ONNX Runtime longest a node, and of what does so for the least nodes.
 
-  The largest regions gain most, and are searched longest; the small ones give the GPU something to do.
+  Large regions gain most, and are searched longest (``tune/expected.py``); the largest of all, with a part of
+  each node around, mostly in vain. The small ones give the GPU something to do.
   """
 
   def us(o: Outcome, power: int) -> float:
     return float(o.baseline_us * len(o.instances) / len(o.region.nodes) ** power)
 
-  orders = (sorted(some, key=lambda o: (-us(o, p), o.region.key)) for p in (0, 2))
+  orders = (sorted(some, key=lambda o: (-us(o, p), o.region.key)) for p in (1, 2))
   keys = (o.region.key for o in chain.from_iterable(zip_longest(*orders)) if o)
   return list(dict.fromkeys(keys))

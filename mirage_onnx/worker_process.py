@@ -43,10 +43,10 @@ class WorkerProcess:
     """Of the process."""
     return self._process.pid
 
-  def yields(self) -> None:
+  def yields(self, nice: int = NICE) -> None:
     """From now on it has what other processes leave of the cores."""
     with suppress(OSError):
-      os.setpriority(os.PRIO_PROCESS, self.pid, NICE)
+      os.setpriority(os.PRIO_PROCESS, self.pid, nice)
 
   def send(self, value: object) -> None:
     """Send one message.

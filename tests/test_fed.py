@@ -10,7 +10,7 @@ import mirage_onnx
 from mirage_onnx import judging
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import KernelParams
-from mirage_onnx.tune import refine
+from mirage_onnx.superopt import timed_numbers
 
 
 @pytest.fixture(params=[(1, 1), (2, 2)], ids=["one team", "two teams that share"])
@@ -26,12 +26,12 @@ def fed(monkeypatch, request):
     return ((1.0, KernelParams(tile, 1, 64, 4, 3, WGMMA.name, teams=teams, sharing=sharing)),)
 
   def timed(region, result, target):
-    every = refine.with_warpgroups(region, result, target).candidates
+    every = timed_numbers.with_warpgroups(region, result, target).candidates
     own = [v for v in every if any(p.teams for p in v.candidate.params)]
     found.extend(own)
     return replace(result, candidates=tuple(own) or result.candidates)
 
-  monkeypatch.setattr(refine, "product_points", points)
+  monkeypatch.setattr(timed_numbers, "product_points", points)
   monkeypatch.setattr(judging, "as_expected", timed)
   return found
 

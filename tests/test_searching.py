@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from small_models import Net
 
 from mirage_onnx import search_workers
 from mirage_onnx.importer import import_model, load_model
@@ -95,3 +96,24 @@ def test_terms_stay_one_object_through_a_pickle():
   again = pickle.loads(pickle.dumps(region))
   assert again.terms[0] is region.terms[0]
   assert again.text == region.text
+
+
+@pytest.mark.parametrize(("workers", "in_order"), [(1, True), (2, False)])
+def test_what_is_timed_has_numbers_with_wgmma(workers, in_order):
+  """Wherever the search was: nobody ranks them in the process that times."""
+  net = Net()
+  made = net.Relu(net.Add(net.MatMul(net.input(512, 256), net.weight(256, 256)), net.weight(256)))
+  loaded = load_model(net.model(made))
+  (region,) = {
+    c.region.key: c.region
+    for c in find_candidates(import_model(loaded)).candidates
+    if len(c.region.nodes) == 3
+  }.values()
+  found = {}
+  for timed in (False, True):
+    setting = Setting(H200, SearchBound(), time.monotonic() + 300, timed=timed)
+    tell = lambda _, result: found.setdefault(timed, result)  # noqa: B023, E731
+    search_all(loaded, [region], setting, workers=workers, done=tell, in_order=in_order)
+  used = [{p.instruction for v in found[t].candidates for p in v.candidate.params} for t in (False, True)]
+  assert "wgmma" not in used[0] and "wgmma" in used[1]
+  assert {v.candidate for v in found[False].candidates} < {v.candidate for v in found[True].candidates}

@@ -7,7 +7,7 @@ from small_models import Net, check_kernels, feeds, replaced_ops
 
 import mirage_onnx
 from mirage_onnx import judging
-from mirage_onnx.tune.refine import with_warpgroups
+from mirage_onnx.superopt.timed_numbers import with_warpgroups
 
 
 @pytest.fixture

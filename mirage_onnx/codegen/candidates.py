@@ -1,6 +1,7 @@
 """A candidate's kernels, emitted and compiled."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -20,6 +21,11 @@ class Compiled:
   candidate: Candidate
   sources: tuple[KernelSource, ...]
   cubins: tuple[Cubin, ...]
+
+
+#: Who else makes programs of a region, None of what is left to us; the last one is asked.
+Elsewhere = Callable[[Region, Sequence[Candidate], Target], Sequence[Compiled | Rejection | None]]
+_elsewhere = list[Elsewhere]()
 
 
 def emit_candidate(
@@ -59,6 +65,16 @@ def _emitted(
   return emit_kernel(graph, first, params, extents, target, runtime, [k for k, _ in others])
 
 
+@contextmanager
+def made_elsewhere(by: Elsewhere) -> Iterator[None]:
+  """Inside, ``compile_candidates`` of any thread that may have several workers asks ``by`` first."""
+  _elsewhere.append(by)
+  try:
+    yield
+  finally:
+    _elsewhere.remove(by)
+
+
 def compile_candidates(
   region: Region, candidates: Sequence[Candidate], target: Target, *, keep: int, workers: int = 1
 ) -> tuple[list[Compiled], list[Rejection]]:
@@ -67,21 +83,42 @@ def compile_candidates(
   refused: list[Rejection] = []
   waiting = iter(candidates)
   while batch := list(islice(waiting, keep - len(done))):
-    emitted: list[tuple[Candidate, tuple[KernelSource, ...]]] = []
-    for candidate in batch:
-      try:
-        name = f"mugraph_{region.key}"
-        sources = emit_candidate(candidate, region.extents, target, name, region.runtime)
-      except RejectionError as error:
-        refused.append(error.rejection)
+    made: list[Compiled | Rejection | None] = [None] * len(batch)
+    if workers > 1 and len(batch) > 1 and _elsewhere:
+      made = list(_elsewhere[-1](region, batch, target))
+    here = iter(
+      _compiled(region, [c for c, m in zip(batch, made, strict=True) if m is None], target, workers)
+    )
+    for one in (next(here) if m is None else m for m in made):
+      if isinstance(one, Rejection):
+        refused.append(one)
       else:
-        emitted.append((candidate, sources))
-    images = iter(compile_many([s for _, own in emitted for s in own], target, workers))
-    for candidate, sources in emitted:
-      own = list(islice(images, len(sources)))
-      if bad := [i for i in own if isinstance(i, Rejection)]:
-        refused.append(bad[0])
-      else:
-        cubins = tuple(i for i in own if isinstance(i, Cubin))
-        done.append(Compiled(candidate, sources, cubins))
+        done.append(one)
   return done, refused
+
+
+def _compiled(
+  region: Region, some: Sequence[Candidate], target: Target, workers: int
+) -> list[Compiled | Rejection]:
+  """Each, or its first refusal."""
+  emitted: list[tuple[Candidate, tuple[KernelSource, ...] | Rejection]] = []
+  for candidate in some:
+    try:
+      name = f"mugraph_{region.key}"
+      sources = emit_candidate(candidate, region.extents, target, name, region.runtime)
+    except RejectionError as error:
+      emitted.append((candidate, error.rejection))
+    else:
+      emitted.append((candidate, sources))
+  texts = [s for _, own in emitted if not isinstance(own, Rejection) for s in own]
+  images = iter(compile_many(texts, target, workers))
+  found: list[Compiled | Rejection] = []
+  for candidate, made in emitted:
+    if isinstance(made, Rejection):
+      found.append(made)
+      continue
+    own = list(islice(images, len(made)))
+    bad = next((i for i in own if isinstance(i, Rejection)), None)
+    cubins = tuple(i for i in own if isinstance(i, Cubin))
+    found.append(Compiled(candidate, made, cubins) if bad is None else bad)
+  return found

@@ -11,7 +11,7 @@ all the time that is left while others wait: ``FAIR`` times its even share, or `
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.ir.region import Region
@@ -27,6 +27,7 @@ from mirage_onnx.superopt.search_structure import (
   search_proven,
 )
 from mirage_onnx.superopt.structures import FamilyEntry, StructureStore, family
+from mirage_onnx.superopt.timed_numbers import with_warpgroups
 
 #: Most searches end long before their share; the few that do not may have some of what that leaves.
 FAIR, LEAST_S = 4.0, 10.0
@@ -64,8 +65,16 @@ class Answer:
 Ask = Callable[[Job], Answer]
 
 
-def work(job: Job, scope: SearchScope, verify: Verify, hooks: Hooks) -> Answer:
-  """Do one job. Nothing is proven anew where known µGraphs were enough, so that is empty then."""
+def work(job: Job, scope: SearchScope, verify: Verify, hooks: Hooks, timed: bool = False) -> Answer:
+  """Do one job; ``timed``: with the numbers that are worth a try where programs are timed."""
+  answer = _answer(job, scope, verify, hooks)
+  if not timed or answer.result is None or job.region.runtime:
+    return answer
+  return replace(answer, result=with_warpgroups(job.region, answer.result, scope.target))
+
+
+def _answer(job: Job, scope: SearchScope, verify: Verify, hooks: Hooks) -> Answer:
+  """As ``work``. Nothing is proven anew where known µGraphs were enough, so that is empty then."""
   if job.proven is not None:
     learned = probe(
       job.region, scope, verify, job.proven, job.entry, PROBES,

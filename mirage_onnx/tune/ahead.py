@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.codegen.compile_processes import apart
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection
@@ -25,6 +26,9 @@ from mirage_onnx.tune.refine import of_warpgroups, with_room
 #: Programs by warpgroups that are timed first: the best prediction took 1.004 times as long as the fastest on
 #: an H100 (``warpgroup_numbers.py``), and the compiler takes a second for each, for others a tenth of one.
 WARPGROUPS = 4
+#: Cores that the first kernels of one region keep busy: of 26 of BERT-base, one after the other on 16 cores,
+#: the GPU waited for 88 s, and half of the cores had nothing to do.
+CORES = 4
 #: Of the time that is left, what the compiler may take for the first programs of a region; seconds at least.
 PART, LEAST_S = 0.1, 2.0
 _T = TypeVar("_T")
@@ -53,7 +57,7 @@ def first_kernels(
       compiled, more = compile_candidates(outcome.region, roomy, target, keep=keep, workers=workers)
     refused += more
   if measured:
-    beside = of_warpgroups(outcome.region, candidates, target, min(tries, WARPGROUPS))
+    beside = apart(of_warpgroups, outcome.region, candidates, target, min(tries, WARPGROUPS))
     with _part_of_time():
       compiled += compile_candidates(outcome.region, beside, target, keep=tries, workers=workers)[0]
   return Ready(candidates, compiled, refused)
@@ -66,7 +70,7 @@ def _part_of_time() -> AbstractContextManager[None]:
 
 
 class Ahead:
-  """Makes the first ``tries`` programs of regions ready in threads; the compiler has all cores.
+  """Makes the first ``tries`` programs of a few regions at a time ready; the compiler has all cores.
 
   ``until``: of ``time.monotonic``, when that ends. ``draw``: a region's inputs and right results, which
   are made before they are asked for once any were (what is known from an earlier run needs none).
@@ -86,7 +90,11 @@ class Ahead:
     self._target, self._tries, self._until = target, tries, until
     self._draw, self._more, self._draws_wanted = draw, more, False
     self._timed_before = known
-    self._pools = [ThreadPoolExecutor(1, thread_name_prefix=f"ahead {what}") for what in ("kernels", "draws")]
+    kernels = max(1, available_cores() // CORES)
+    self._pools = [
+      ThreadPoolExecutor(count, thread_name_prefix=f"ahead {what}")
+      for what, count in (("kernels", kernels), ("draws", 1))
+    ]
     self._kernels = dict[str, tuple[Outcome, Future[Ready]]]()
     self._draws = dict[str, tuple[Outcome, Future[Draws]]]()
 

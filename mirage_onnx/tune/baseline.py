@@ -8,7 +8,7 @@ optimizer makes.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 
@@ -36,7 +36,7 @@ COPIES, COPY = frozenset({"Slice", "Split", "Concat", "Gather", "Expand"}), "Rel
 class Table:
   """``ops``: operator -> points (elements, us); ``matmul``: points (m, k, n, us).
 
-  ``grid``: in place of both, times by more sizes and types.
+  ``grid``: times by more sizes and types, in place of both where it knows them.
   """
 
   source: str
@@ -89,13 +89,24 @@ def load_table(target: Target) -> Table | None:
     like = measured_like(target)
     table = load_table(like) if like else None
     return _scaled(table, like, target) if table and like else None
-  data = json.loads(target.table or path.read_text())
+  table = _read(target)
+  # A grid that was carried over from another GPU says what a model takes, not what is chosen.
+  return replace(table, grid=None) if table.ops else table
+
+
+@cache
+def model_table(target: Target) -> Table | None:
+  """The table that says what whole models take: with all that is known of ``target``, however."""
+  return _read(target) if target.table or table_path(target.name).is_file() else load_table(target)
+
+
+def _read(target: Target) -> Table:
+  data = json.loads(target.table or table_path(target.name).read_text())
   data.setdefault("gpu", target.gpu)
-  if "points" in data:
-    return Table(f"onnxruntime {data['ort']} on {data['gpu']}", {}, (), TimesGrid.of(data["points"]))
-  ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data["ops"].items()}
-  matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data["matmul"])
-  return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul)
+  ops = {k: tuple(sorted((float(e), float(t)) for e, t in v)) for k, v in data.get("ops", {}).items()}
+  matmul = tuple((int(m), int(k), int(n), float(t)) for m, k, n, t in data.get("matmul", ()))
+  grid = TimesGrid.of(data["points"]) if "points" in data else None
+  return Table(f"onnxruntime {data['ort']} on {data['gpu']}", ops, matmul, grid)
 
 
 def _scaled(table: Table, measured: Target, target: Target) -> Table:
@@ -160,7 +171,9 @@ def alone_us(program: Program, target: Target) -> dict[str, tuple[str, float]]:
 
 def _node_us(node: Node, program: Program, table: Table) -> float | None:
   if table.grid is not None:
-    return _grid_us(node, program, table.grid)
+    us = _grid_us(node, program, table.grid)
+    if us is not None or not table.ops:
+      return us
   contractions = sum(s.op == "matmul" for s in node.steps)
   out = program.tensors[node.outputs[0]] if node.outputs else None
   if out is None or not out.is_static or contractions > 1:

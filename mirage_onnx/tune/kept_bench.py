@@ -79,10 +79,8 @@ class KeptBench:
     known = self._verdicts(keys)
     if len(known) < len(set(keys)):
       self._made_ready()
-      with gpu_alone():
-        known = self._verdicts(keys)  # of a process that has had the GPU meanwhile
-        left = {k: c for k, c in zip(keys, some, strict=True) if k not in known}
-        known |= self._asked(list(left), list(left.values())) if left else {}
+      left = {k: c for k, c in zip(keys, some, strict=True) if k not in known}
+      known |= self._asked(list(left), list(left.values()))
     if refused := next((known[k][1] for k in keys if known[k][1]), None):
       raise RejectionError(refused[0], refused[1], self._nodes)
     return [known[k][0] for k in keys]

@@ -91,22 +91,28 @@ class Oracle:
   def errors(
     self, gpu: Memory, replay: Callable[[], object], outputs: Mapping[str, int]
   ) -> dict[str, tuple[float, float]]:
-    """Output -> (relative L2 error of the worst row, what is allowed there).
+    """Output -> (relative L2 error of the worst row, what is allowed there); infinite for one that is NaN."""
+    return self.errors_of(self.made(gpu, replay, outputs))
 
-    Outputs and workspaces are poisoned before the replay, so an element that is not written is
-    NaN; an error that is NaN is reported as infinite.
-    """
+  def made(
+    self, gpu: Memory, replay: Callable[[], object], outputs: Mapping[str, int]
+  ) -> dict[str, np.ndarray]:
+    """Output -> what a replay writes; all is poisoned before, so an element that is not written is NaN."""
     for o in self.region.outputs:
       shape = self.region.shape(o.source)
       gpu.poison(outputs[o.name], prod(shape) * o.dtype.size_bytes)
     for at, size in outputs.scratch.items() if isinstance(outputs, Buffers) else ():
       gpu.poison(at, size)
     replay()
+    every = self.region.outputs
+    return {o.tensor.name: _read(gpu, outputs[o.name], self.region.shape(o.source), o.dtype) for o in every}
+
+  def errors_of(self, made: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+    """As of ``errors``, of what was ``made``; no GPU is asked."""
     found = {}
     for o in self.region.outputs:
       expected = self._expected[o.tensor.name]
-      memory = _read(gpu, outputs[o.name], self.region.shape(o.source), o.dtype)
-      error, allowed = expected.errors(self.region.part(o, memory)), expected.allowed
+      error, allowed = expected.errors(self.region.part(o, made[o.tensor.name])), expected.allowed
       worst = int(np.argmax(error - allowed)) if error.size else 0
       found[o.tensor.name] = (float(error[worst]), float(allowed[worst])) if error.size else (0.0, SLACK)
     return found
@@ -162,7 +168,11 @@ class Oracle:
 
   def complaint(self, gpu: Memory, replay: Callable[[], object], outputs: Mapping[str, int]) -> str | None:
     """What is wrong with the kernels' outputs, or None."""
-    for name, (error, allowed) in self.errors(gpu, replay, outputs).items():
+    return self.complaint_of(self.made(gpu, replay, outputs))
+
+  def complaint_of(self, made: Mapping[str, np.ndarray]) -> str | None:
+    """As of ``complaint``, of what was ``made``."""
+    for name, (error, allowed) in self.errors_of(made).items():
       if not error <= allowed:
         return f"{name} is off by {error:.2e}, {allowed:.2e} allowed (float64 oracle)"
     return None

@@ -14,6 +14,7 @@ from math import fsum
 from mirage_onnx import deadline, events
 from mirage_onnx.choosing.disappearing import shares
 from mirage_onnx.choosing.partition import choose
+from mirage_onnx.codegen.compile_processes import compiling_in
 from mirage_onnx.cores import available_cores
 from mirage_onnx.cost.region_work import region_work
 from mirage_onnx.deadline import NEVER, Ends
@@ -107,7 +108,7 @@ def realise(
     tuner.numbers = [*range(at_once)][::-1]
     tuner.kept = KeptTuning(loaded, weights or ModelWeights(loaded), target, tries)
     ahead = Ahead(target, tries, ends.at, draw, more, tuner.kept.knows)
-    with quick_turns(), ahead as tuner.ahead:
+    with quick_turns(), compiling_in(available_cores()), ahead as tuner.ahead:
       roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
       expected = Expectations(node_us, partial(kind_of, target=target), roof, available_cores())
       found, said = explored(

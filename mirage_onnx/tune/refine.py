@@ -15,12 +15,9 @@ from math import log2
 from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.ir import Candidate, KernelParams, Region, ugraph_extents
 from mirage_onnx.lower.layouts import Family
-from mirage_onnx.superopt.fed_numbers import product_points
-from mirage_onnx.superopt.result import SearchResult
 from mirage_onnx.superopt.solved import kernel_times, solver
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
-from mirage_onnx.superopt.warpgroup_chains import chained_points
-from mirage_onnx.superopt.widened_numbers import widened_points
+from mirage_onnx.superopt.timed_numbers import by_warpgroups
 from mirage_onnx.target import Target
 
 #: Points of the model that are looked at, and what is passed over: so many times the best.
@@ -116,34 +113,6 @@ def with_room(
   return tuple(sorted(found, key=lambda c: c.predicted_us)[:count])
 
 
-def by_warpgroups(region: Region, candidate: Candidate, target: Target, count: int) -> tuple[Candidate, ...]:
-  """At most ``count`` candidates of the same µGraph whose contractions of many rows use wgmma.
-
-  What they take is predicted roughly (``warpgroup_numbers.py``), so they are for whoever times them. Rows
-  may be counted in a run, and then those that are declared are looked at.
-  """
-  graph = candidate.ugraph
-  tensors = {t.name: t for t in graph.tensors}
-  extents = ugraph_extents(graph, candidate.params, region.extents)
-  points = [
-    product_points(k, tensors, extents, target, count, counted=bool(region.runtime))
-    or widened_points(k, tensors, extents, target, count)
-    or chained_points(k, tensors, extents, target, count)
-    for k in graph.kernels
-  ]
-  most = max(map(len, points), default=0)
-  if not most:
-    return ()
-  times = kernel_times(candidate, region.extents, target, lowered_us)
-  found = []
-  for n in range(most):
-    own = [p[min(n, len(p) - 1)] if p else None for p in points]
-    params = tuple(o[1] if o else p for o, p in zip(own, candidate.params, strict=True))
-    us = sum(o[0] if o else time_us or 0.0 for o, (_, time_us) in zip(own, times, strict=True))
-    found.append(replace(candidate, params=params, predicted_us=us))
-  return tuple(found)
-
-
 def _kinds(points: Sequence[Point], packed: bool) -> list[Point]:
   """The first for each number of warps and length of a step, and tile if ``packed``, then the others."""
   seen = set[tuple[int, ...]]()
@@ -178,14 +147,3 @@ def of_warpgroups(
   own = [[f for f in found if f.predicted_us <= FAR * least] for found in own]
   most = max(map(len, own), default=0)
   return [found[n] for n in range(most) for found in own if n < len(found)][:count]
-
-
-def with_warpgroups(region: Region, result: SearchResult, target: Target) -> SearchResult:
-  """``result`` with the best numbers with wgmma of every µGraph among the others, by what is predicted.
-
-  A product of 4096 rows is hopeless without, and nobody would time it. A proof is for all numbers.
-  """
-  first = list({v.candidate.ugraph: v for v in reversed(result.candidates)}.values())[::-1]
-  more = [replace(v, candidate=c) for v in first for c in by_warpgroups(region, v.candidate, target, 1)]
-  every = sorted([*result.candidates, *more], key=lambda v: v.candidate.predicted_us)
-  return replace(result, candidates=tuple(every)) if more else result

@@ -6,6 +6,7 @@ from math import prod
 
 from mirage_onnx import deadline
 from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.codegen.compile_processes import apart
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
@@ -13,12 +14,13 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Candidate as IrCandidate
 from mirage_onnx.ir import KernelParams, Region
+from mirage_onnx.superopt.timed_numbers import by_warpgroups
 from mirage_onnx.target import Target
 from mirage_onnx.tune.ahead import WARPGROUPS, Ahead, first_kernels
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.measure import measure_region
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.refine import by_warpgroups, other_numbers
+from mirage_onnx.tune.refine import other_numbers
 from mirage_onnx.verify.weights import ModelWeights
 
 #: Where the fastest program has a tiled kernel, so many times as many of its numbers are tried in
@@ -98,9 +100,9 @@ def _others(
 ) -> tuple[IrCandidate, ...]:
   """More numbers of ``best``, for the instruction that it has. ``known``: as of ``other_numbers``."""
   if WGMMA.name in {p.instruction for p in best.params}:
-    own = by_warpgroups(region, best, target, min(count, MORE * WARPGROUPS))
+    own = apart(by_warpgroups, region, best, target, min(count, MORE * WARPGROUPS))
     return tuple(c for c in own if c.params not in {a.params for a in asked})
-  return other_numbers(region, best, target, count, known)
+  return apart(other_numbers, region, best, target, count, known)
 
 
 def _looked_at(

@@ -259,7 +259,7 @@ def test_the_next_one_is_made_ready(layered):
 def test_a_larger_budget_is_more_patient(layered):
   few, many = World(layered, 7), World(layered, 7)
   few.explored(patience=0.2)
-  many.explored(patience=4.0)
+  many.explored(patience=16.0)
   assert len(few.asked) < len(many.asked)
 
 
@@ -269,8 +269,8 @@ def test_what_a_second_has_to_bring():
   some = lambda a, b: TimingPlan(("a", "b"), {"a": a, "b": b}, 1000.0, 400.0)  # noqa: E731
   assert enough(some(20.0, 1.0), "ab", expected, found) == ""
   assert "of the model's time" in enough(some(1.0, 0.5), "ab", expected, found)
-  assert "a second" in enough(some(4.0, 3.0), "ab", expected, found)
-  assert enough(some(4.0, 3.0), "ab", expected, found, patience=2.0) == ""
+  assert "a second" in enough(some(8.0, 3.0), "ab", expected, found)
+  assert enough(some(8.0, 3.0), "ab", expected, found, patience=2.0) == ""
   assert "gain anything" in enough(some(20.0, 1.0), "", expected, found)
   assert "of the model's time" in enough(some(20.0, 1.0), "b", expected, found)
 
@@ -279,7 +279,7 @@ def outcome(nodes, predicted, baseline, ours=None):
   result = SimpleNamespace(candidates=[SimpleNamespace(candidate=SimpleNamespace(predicted_us=predicted))])
   places = (SimpleNamespace(nodes=frozenset(nodes)),)
   measured = Measured(ours, baseline, 1) if ours else None
-  region = SimpleNamespace(key=nodes, runtime=())
+  region = SimpleNamespace(key=nodes, runtime=(), nodes=tuple(nodes))
   lost = Lost("NOT_FASTER", "", (), measured) if measured and ours >= baseline else None
   return Outcome(region, places, baseline, result, measured=None if lost else measured, rejection=lost)
 
@@ -316,6 +316,8 @@ def test_what_is_expected_of_what_was_not_searched():
   assert 10 < expected.guess(fresh, fresh.instances[0]).median_us < 16
   after = expected.gain_us(fresh, fresh.instances[0], 20.0)
   assert after < before and expected.seconds(fresh) == 3.0 + 6.0 / 2
+  more = replace(outcome("abgh", 8.0, 20.0), result=None)  # twice the nodes, twice as long
+  assert expected.seconds(more) == 3.0 + 12.0 / 2
   for _ in range(10):  # searches in vain
     o = replace(outcome("ab", 16.0, 20.0), rejection=Rejection("NO_CANDIDATE", "", ()))
     o.result.candidates, o.result.report = [], SimpleNamespace(seconds=6.0)

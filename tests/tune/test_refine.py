@@ -18,17 +18,16 @@ from mirage_onnx.superopt.result import SearchBound, SearchReport, SearchResult,
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
+from mirage_onnx.superopt.timed_numbers import by_warpgroups, with_warpgroups
 from mirage_onnx.target import H200, get_target
 from mirage_onnx.tune import ahead, tuning
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.refine import (
   FAR,
   WORTH_US,
-  by_warpgroups,
   of_warpgroups,
   other_numbers,
   with_room,
-  with_warpgroups,
 )
 from mirage_onnx.verify.prover import prover
 
