@@ -32,6 +32,8 @@ MOST_EXPONENT, LEAST_EXPONENT = 128, -8
 #: The largest inputs of fp32 of a region that subtracts a row's maximum: with products of two larger ones
 #: what is below the least fp32, of a mask, is no number, and no interval says that its exponential is 0.
 BESIDE_MASKS = 2.0**38
+#: The name, among those of activations, of what all of them may be where an overflow is hidden.
+_HIDDEN = "hidden overflow"
 #: The smallest normal fp32 number: an exponential below it loses precision, and its row with it.
 SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -57,8 +59,11 @@ class RangeCheck:
 
   ``boxes``: inputs on which the region is safe, and a candidate has to be. First the largest common
   magnitude (that of its type where it is safe on every number), then, with the others there, the
-  largest of each activation. None: no measure. ``like``: of a region whose steps do the same
-  (``match/twins.py``), with other weights; the search for the boxes begins at its own.
+  largest of each activation; then those up to which it is finite, though wrong where it hides an overflow
+  (``ranges``), for a candidate's NaN would spoil rows to come. None: no measure.
+
+  ``like``: of a region whose steps do the same (``match/twins.py``), with other weights; the search for the
+  boxes begins at its own.
   """
 
   def __init__(
@@ -114,13 +119,17 @@ class RangeCheck:
         further = self._largest(name, at, exponent)
         if further is not None and further > exponent:
           yield at(further)
+    if any(box[name] < top for name, top in self._tops.items()):
+      hidden = self._largest(_HIDDEN, common, exponent)
+      if hidden is not None and hidden > exponent:
+        yield common(hidden)
 
   def _largest(self, name: str, box: Callable[[int], Box], low: int) -> int | None:
     """The largest exponent whose box is safe; None where that of ``low`` is not."""
 
     @cache
     def safe(exponent: int) -> bool:
-      return self._is_safe(box(exponent))
+      return self._is_safe(box(exponent), hides=name == _HIDDEN)
 
     near = self._like._exponents.get(name) if self._like else None
     high = MOST_EXPONENT
@@ -136,9 +145,9 @@ class RangeCheck:
     self._exponents[name] = found
     return found
 
-  def _is_safe(self, box: Box) -> bool:
+  def _is_safe(self, box: Box, *, hides: bool = False) -> bool:
     facts = {**self._activations(box), **self._step_weights}
-    reach = follow(self._lines, Bounds(self._step_extents, facts))
+    reach = follow(self._lines, Bounds(self._step_extents, facts), hides=hides)
     return all(reach[o.name].finite for o in self.region.outputs)
 
   def any_inputs(self) -> Bounds:

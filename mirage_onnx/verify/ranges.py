@@ -6,6 +6,10 @@ Beyond fp32 IEEE arithmetic is followed as long as it is right: 1 / (1 + inf) = 
 inf - inf, 0 * inf and inf / inf are NaN, and 1 / sqrt(inf) = 0 is wrong (of 1e40 it is 1e-20). Such
 a value is *lost*, and so is one that overflows fp16: 1 / 65504 is not 0.
 
+An original may hide an overflow of fp16, as in x / sqrt(mean(x x)) for |x| > 256: its row is 0, which is
+wrong, but a number. With ``hides`` such values are *over*, exact or +inf, and what divides by them is exact
+or 0. That says where an original is finite, and candidates have to be; it need not be sound for that.
+
 Intervals are of exact values: an overflow by rounding alone is left to ``check_numerics``. A
 divisor that can be 0 exactly is 0 where the region divides by 0 as well, and elsewhere taken to be
 one that its type keeps; one that is never 0, but smaller than that, may be rounded to 0, and its
@@ -31,6 +35,10 @@ from mirage_onnx.verify.term_bounds import Bounds
 
 #: Operations whose result is one of the values of their argument.
 _SAME = frozenset(("load", "cast")) | MAXIMA
+
+#: What an infinite last argument makes 0, and what one makes infinite, of numbers that are not negative.
+_DIVIDES = frozenset(("div", "recip", "rsqrt"))
+_GROWS = frozenset(("load", "cast", "add", "mul", "square", "sqrt")) | MAXIMA
 
 #: Half the reciprocal of the smallest normal fp32 number; what exceeds it has the reciprocal 0.
 _RECIPROCAL_IS_0 = 2.0**126
@@ -58,7 +66,7 @@ def least(dtype: DType) -> float:
 class Reach:
   """What a value can be: its interval, whether it may be lost, and the line where that began.
 
-  ``vanishes``: it is never 0, but may be rounded to 0.
+  ``vanishes``: it is never 0, but may be rounded to 0. ``over``: it is what it should be, or +inf.
   """
 
   interval: Interval
@@ -66,30 +74,35 @@ class Reach:
   vanishes: bool = False
   lost: bool = False
   origin: str = ""
+  over: bool = False
 
   @property
   def finite(self) -> bool:
     return self.interval.bounded and not self.lost
 
 
-def follow(lines: Sequence[Line], bounds: Bounds) -> dict[str, Reach]:
-  """Line -> what it can be."""
+def follow(lines: Sequence[Line], bounds: Bounds, *, hides: bool = False) -> dict[str, Reach]:
+  """Line -> what it can be; ``hides``: values of fp16 that overflow are not lost, but over."""
   reach: dict[str, Reach] = {}
   for line in lines:
     args = [reach[a] for a in line.args]
     if line.op == "load" and not args:
       exact, lost = bounds.facts[line.source].range, False
+    elif any(a.over for a in args):
+      exact, lost = _beyond(line, args, bounds)
     else:
       exact, lost = _apply(line, args, bounds)
     most = largest(line.dtype)
     kept = Interval(exact.lo if exact.lo >= -most else -inf, exact.hi if exact.hi <= most else inf)
     origin = next((a.origin for a in args if a.origin), "")
-    lost = lost or (not kept.bounded and most < _RECIPROCAL_IS_0)
+    over = hides and not lost and most < _RECIPROCAL_IS_0 and kept.lo > -inf and kept.hi == inf
+    over = over or (not lost and any(a.over for a in args) and not kept.bounded)
+    lost = lost or (not kept.bounded and most < _RECIPROCAL_IS_0 and not over)
     if not origin and (lost or not kept.bounded):
       origin = line.name
     vanishes = 0 < exact.lo < least(line.dtype) or -least(line.dtype) < exact.hi < 0
     kept = iv.REALS if lost else kept | iv.ZERO if vanishes else kept
-    reach[line.name] = Reach(kept, line.dtype, vanishes, lost, origin)
+    reach[line.name] = Reach(kept, line.dtype, vanishes, lost, origin, over)
   return reach
 
 
@@ -108,6 +121,19 @@ def _apply(line: Line, args: Sequence[Reach], bounds: Bounds) -> tuple[Interval,
   else:
     lost = lost or _loses(line, x)
   return plain, lost
+
+
+def _beyond(line: Line, args: Sequence[Reach], bounds: Bounds) -> tuple[Interval, bool]:
+  """As ``_apply``, where an argument is over: that of a divisor ends there, others go on."""
+  if line.term is None or any(a.lost for a in args):
+    return iv.REALS, True
+  exact = bounds.within(line.marks).interval(line.term)
+  if line.op in _DIVIDES and not any(a.over for a in args[:-1]):
+    return exact | iv.ZERO, False
+  grows = line.op in _GROWS or line.op in SUMS or (line.exponent is not None and line.exponent > 0)
+  grows = grows or (line.op == "div" and not args[-1].over)
+  signed = line.op in ("mul", "div") and any(a.interval.lo <= 0.0 for a in args if not a.over)
+  return Interval(exact.lo, inf), not grows or signed or exact.lo == -inf
 
 
 def _normal(x: Interval, dtype: DType) -> Interval:

@@ -11,6 +11,7 @@ from small_models import Net
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import DType
 from mirage_onnx.ir.text import parse_ugraph, print_ugraph
+from mirage_onnx.verify.equivalence import Proof, verify
 from mirage_onnx.verify.range_check import (
   RangeCheck,
   RangeRecord,
@@ -19,6 +20,7 @@ from mirage_onnx.verify.range_check import (
 )
 from mirage_onnx.verify.ranges import largest
 from mirage_onnx.verify.region_ugraph import region_graph
+from mirage_onnx.verify.rescale import rescaled
 
 
 def gamma(region, value):
@@ -171,3 +173,49 @@ def test_exponents_are_proven_only_with_their_marks():
   assert set(proven_exponents(stale, given.region.extents, facts).values()) == {0.0}
   other = edited(given.ugraph, ("%10 = sub %7 %9", "%10 = sub %4 %9"))
   assert float("inf") in proven_exponents(other, given.region.extents, facts).values()
+
+
+#: The division behind the product: x g is rounded to fp16 before it.
+LATE_DIVISION = """ugraph 1
+tensor i0 f16[a1,a0] input
+tensor i1 f16[a0] weight
+tensor i2 f16[a2,a0] weight
+tensor o0 f16[a1,a2] output
+kernel k0 grid=a2 cluster=- loop=a0
+  %0 = const[1049/1048576] : f32[] post uniform
+  %1 = extent[a0] : f32[] post uniform
+  %2 = recip %1 : f32[] post uniform
+  %3 = load i0 imap=- cmap=- fmap=a0 : f16[a1,a0] loop B_frag
+  %4 = cast %3 : f32[a0,a1] loop B_frag
+  %5 = square %4 : f32[a0,a1] loop B_frag
+  %6 = sum[a0] %5 : f32[a1] loop row
+  %7 = acc_sum %6 : f32[a1] post row
+  %8 = mul %2 %7 : f32[a1] post row
+  %9 = add %0 %8 : f32[a1] post row
+  %10 = rsqrt %9 : f32[a1] post row
+  %11 = load i2 imap=a2 cmap=- fmap=a0 : f16[a2,a0] loop A_frag
+  %12 = load i1 imap=- cmap=- fmap=a0 : f16[a0] loop depth
+  %13 = cast %12 : f32[a0] loop depth
+  %14 = mul %13 %4 : f32[a0,a1] loop B_frag
+  %15 = cast %14 : f16[a0,a1] loop B_frag
+  %16 = matmul[a0] %11 %15 : f32[a1,a2] loop C_frag
+  %17 = acc_sum %16 : f32[a1,a2] post C_frag
+  %18 = mul %10 %17 : f32[a1,a2] post element
+  %19 = cast %18 : f16[a1,a2] post element
+  save o0 = %19 omap=a2
+"""
+
+
+def test_a_candidate_is_finite_where_the_original_hides_an_overflow():
+  """x / sqrt(mean(x x)) of fp16 is 0 beyond 256: a NaN there would spoil what a cache keeps."""
+  net = Net(np.float16)
+  scale = net.constant(np.full(64, 1.5))
+  region = model_region(net.model(net.MatMul(net.rms(net.input(4, 64), scale), net.weight(64, 64))))
+  check = RangeCheck(region, gamma(region, 1.5))
+  assert [list(box.values()) for box in check.boxes] == [[128.0], [largest(DType.F16)]]
+  graph = parse_ugraph(LATE_DIVISION)
+  assert isinstance(verify(region, graph), Proof)
+  found = check.check(graph)
+  assert isinstance(found, Rejection) and found.code == "RANGE" and "(cast of %14" in found.reason
+  assert isinstance(check.check(rescaled(graph, [check])), RangeRecord)
+  assert isinstance(RangeCheck(region, gamma(region, 1.0)).check(graph), RangeRecord)
