@@ -128,13 +128,18 @@ def test_other_forms_have_a_reason(model, text):
   assert text in reason and code
 
 
-def test_what_a_run_brings_is_no_weight():
-  model = dequantized()
+@pytest.mark.parametrize("block", [0, 32])
+def test_what_a_run_brings_is_no_weight(block):
+  """Its bytes are read as they come, but with a scale for every block."""
+  model = dequantized(**({"axis": 0, "block": block} if block else {}))
   (q,) = (w for w in model.graph.initializer if w.data_type == 2)
   value = model.graph.input.add()
   value.name = q.name
   value.type.tensor_type.elem_type = q.data_type
   for d in q.dims:
     value.type.tensor_type.shape.dim.add().dim_value = d
-  code, reason = barrier(model)
-  assert code == "OP_FORM" and "is no weight" in reason
+  found = barrier(model)
+  assert (found is not None) == bool(block)
+  if block:
+    code, reason = found
+    assert code == "OP_FORM" and "is no weight" in reason
