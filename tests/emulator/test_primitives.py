@@ -34,8 +34,8 @@ def test_primitive(group, name, order):
 #: What only blocks of several roles can show: kernels of these cases run here and on the GPU
 #: (tests/gpu/test_warpgroups.py). ``mbarrier_arrive_remote_relaxed`` is in ``warp_arrives``.
 IN_KERNELS = {
-  "tensor_load": FED, "tensor_prefetch": FED, "tensor_load_multicast": FED, "warpgroup": FED, "cluster_meet": RANKS,
-  "mbarrier_arrive_remote_relaxed": FED, "agreed": RING_FED,
+  "tensor_load": FED, "tensor_prefetch": FED, "tensor_load_multicast": FED, "warpgroup": FED,
+  "mbarrier_arrive_remote_relaxed": FED, "agreed": RING_FED, "cluster_meet": RANKS,
 }  # fmt: skip
 
 
