@@ -41,6 +41,7 @@ def test_a_model_takes_a_minute_or_says_how_far_it_is(models):
     assert m["seconds"] <= 60 or m["at_60_s"], m["name"]
     assert m["silence_s"] <= 16, m["name"]  # ten seconds, a beat of five, and other work beside it
   assert sum(m["seconds"] > 60 for m in models) <= 10
+  assert max(m["repeat_s"] for m in models) <= 10
   assert all(m["cut_off"] == 0 for m in models)
 
 
