@@ -74,15 +74,20 @@ def test_beside_fp32(name):
   check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=2e-5, rtol=2e-5)
 
 
+def check_every_count(model, result, x, dtype, **how):
+  """All is replaced, and right at declared numbers of rows and others."""
+  assert replaced_ops(result) == {n.name for n in model.graph.node}
+  for rows in (1, 3, 16, 21):
+    values = {x: np.random.default_rng(rows).standard_normal((rows, 1024)).astype(dtype)}
+    check_kernels(model, result, values, **how)
+
+
 def test_rows_of_fp32_that_a_run_counts():
   net = Net(np.float32)
   x = net.input("batch", 1024)
   model = model_of(net, (nbits(net, x, 256, 1024), ("batch", 256)))
   result = mirage_onnx.optimize(model, target="h200", workers=1, shapes={"batch": (1, 16)})
-  assert replaced_ops(result) == {n.name for n in model.graph.node}
-  for rows in (1, 3, 16, 21):
-    values = {x: np.random.default_rng(rows).standard_normal((rows, 1024)).astype(np.float32)}
-    check_kernels(model, result, values, atol=2e-5, rtol=2e-5)
+  check_every_count(model, result, x, np.float32, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -112,10 +117,7 @@ def test_rows_that_a_run_counts():
   y = net.rms(x, net.constant(1 + 0.1 * net.rng.standard_normal(1024)))
   model = model_of(net, (nbits(net, y, 256, 1024), ("batch", 256)))
   result = mirage_onnx.optimize(model, target="h200", workers=1, shapes={"batch": (1, 16)})
-  assert replaced_ops(result) == {n.name for n in model.graph.node}
-  for rows in (1, 3, 16, 21):
-    values = {x: np.random.default_rng(rows).standard_normal((rows, 1024)).astype(np.float16)}
-    check_kernels(model, result, values, atol=4e-3, rtol=1e-2)
+  check_every_count(model, result, x, np.float16, atol=4e-3, rtol=1e-2)
 
 
 def test_beside_a_weight_of_16_bits():

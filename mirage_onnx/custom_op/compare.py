@@ -17,7 +17,7 @@ import numpy as np
 
 from mirage_onnx.custom_op.body_check import BodyCheck
 from mirage_onnx.custom_op.boundary import Boundary
-from mirage_onnx.custom_op.compare_inputs import MASKED, check_inputs, combinations, draw_inputs
+from mirage_onnx.custom_op.compare_inputs import FIRST, MASKED, check_inputs, combinations, draw_inputs
 from mirage_onnx.custom_op.comparison import (
   ALONE,
   ERRORS_ADD_UP,
@@ -31,7 +31,7 @@ from mirage_onnx.custom_op.difference import NEARBY, OutputDifference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
 from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
 from mirage_onnx.custom_op.in_double import run_in_double
-from mirage_onnx.custom_op.input_facts import input_facts
+from mirage_onnx.custom_op.input_facts import InputFacts, input_facts
 from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
 from mirage_onnx.custom_op.measure import Tolerances
 from mirage_onnx.custom_op.model_check import RegionCheck
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 
 _NEARBY_RUNS = 4
-#: The kind that is drawn first.
-FIRST = "normal 0"
 
 
 def compare_models(
@@ -108,18 +106,21 @@ def compare_models(
   sizes, basic = dict(dims or {}), left_out.optimizations
   reference, candidate = How(provider, ep="none", basic=basic), How(provider, emulate, ep, driver, basic)
 
+  @cache
+  def facts() -> InputFacts:
+    return input_facts(ModelFile.read(a).proto)
+
   def drawn(
     arguments: Sequence[ort.NodeArg | Input], is_finite: IsFinite
   ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     if inputs is not None:
       yield "given", check_inputs(arguments, inputs)
       return
-    facts = input_facts(ModelFile.read(a).proto)
-    yield from draw_inputs(arguments, seed, draws, sizes, int_limits or {}, facts)
+    yield from draw_inputs(arguments, seed, draws, sizes, int_limits or {}, facts())
     if left_out.edges:
       return
     tell(SessionStep.EDGES, "")
-    yield from edge_inputs(arguments, seed, sizes, int_limits or {}, facts, is_finite)
+    yield from edge_inputs(arguments, seed, sizes, int_limits or {}, facts(), is_finite)
 
   tell(SessionStep.OPEN, "the original")
   try:
@@ -131,7 +132,7 @@ def compare_models(
     return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol), tell, left_out)
   if inputs is None and FIRST not in left_out.kinds:
     tell(SessionStep.RUN, FIRST)
-    sizes |= _more_sizes(left, ModelFile.read(a), sizes, int_limits or {})
+    sizes |= _more_sizes(left, facts(), sizes, int_limits or {})
   tell(SessionStep.OPEN, OPTIMIZED)
   right = open_session(b, candidate)
   check_signatures(left, right)
@@ -225,12 +226,12 @@ def _alone(
 
 def _more_sizes(
   session: ort.InferenceSession,
-  file: ModelFile,
+  facts: InputFacts,
   dims: Mapping[str, int | Sequence[int]],
   int_limits: Mapping[str, int],
 ) -> dict[str, int]:
   """Of dimensions that nobody has given a size, where the original does not run at the default one."""
-  facts, arguments = input_facts(file.proto), session.get_inputs()
+  arguments = session.get_inputs()
   if not (free_sizes(arguments, facts) | batch_sizes(arguments, facts)) - dims.keys():
     return {}
   given, *_ = combinations(dims)

@@ -25,6 +25,8 @@ HARD = ("large", "outliers", "offset")
 #: Further kinds of models with masks: halves of rows and whole rows are hidden. Where the original
 #: makes NaN of a row that is hidden throughout, it is no measure.
 MASKED = ("masked rows", "masked rows -inf", "masked throughout")
+#: The kind that is drawn first.
+FIRST = "normal 0"
 #: The kind with which a cache grows.
 GROWS = "normal 1"
 #: Size of a dynamic dimension that nothing sets. Equal ones always broadcast. Of a dimension without a name
@@ -139,7 +141,7 @@ def is_float(value: Any) -> bool:
 
 def _shows_all(kind: str, is_padded: bool) -> bool:
   """A mask that is summed up to lengths may not hide what comes before something."""
-  return is_padded or kind == "normal 0" or not (kind.startswith("normal") or kind in KINDS)
+  return is_padded or kind == FIRST or not (kind.startswith("normal") or kind in KINDS)
 
 
 def _masked(

@@ -23,7 +23,7 @@ import onnx
 
 from mirage_onnx.custom_op.arm_session import Arm, ArmSession, warmed
 from mirage_onnx.custom_op.child import At, Child, Ended, in_child, serve
-from mirage_onnx.custom_op.compare_inputs import draw_one
+from mirage_onnx.custom_op.compare_inputs import FIRST, draw_one
 from mirage_onnx.custom_op.input_facts import input_facts
 from mirage_onnx.custom_op.model_run import Signature, check_signatures
 from mirage_onnx.custom_op.runtime import import_onnxruntime
@@ -283,7 +283,7 @@ class _Race:
     """Warm runs of all at a point; None where the original does not run at this size."""
     assert self._first is not None
     rng, text = np.random.default_rng([self._question.seed, n]), sizes_text(sizes)
-    feeds = draw_one(self._first.get_inputs(), rng, "normal 0", sizes, {}, self._facts)
+    feeds = draw_one(self._first.get_inputs(), rng, FIRST, sizes, {}, self._facts)
     runs = list[Callable[[], object]]()
     for k, session in sessions.items():
       self._at(f"{k} running {text}".rstrip())

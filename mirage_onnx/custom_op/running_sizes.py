@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_onnx.custom_op.compare_inputs import DEFAULT_DIM, NAMELESS, draw_one
+from mirage_onnx.custom_op.compare_inputs import DEFAULT_DIM, FIRST, NAMELESS, draw_one
 from mirage_onnx.custom_op.input_facts import InputFacts
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.size_names import names_in
@@ -44,7 +44,7 @@ def first_run(
   """
 
   def at(sizes: Mapping[str, int]) -> Arrays:
-    return draw_one(arguments, np.random.default_rng(0), "normal 0", sizes, int_limits, facts)
+    return draw_one(arguments, np.random.default_rng(0), FIRST, sizes, int_limits, facts)
 
   first: MirageError | None = None
   nothing: tuple[dict[str, int], Arrays, Arrays] | None = None

@@ -73,7 +73,9 @@ class DType(StrEnum):
 
   @property
   def integers(self) -> tuple[int, int]:
-    """The least and the largest value of a packed type."""
+    """The least and the largest value of a packed type, or of integers of 8 bits."""
+    if self is DType.U8:
+      return 0, 255
     if self.is_float8:
       most = int(ml_dtypes.finfo(self.numpy).max)
       return -most, most
@@ -155,8 +157,8 @@ def as_input(x: np.ndarray, dtype: DType) -> np.ndarray:
   """
   if dtype is DType.BOOL:
     return (x > 0) * 1.0
-  if dtype.is_packed or dtype in (DType.U8, DType.I8):
-    low, high = dtype.integers if dtype.is_packed else (0, 255) if dtype is DType.U8 else (-128, 127)
+  if dtype.is_packed or dtype.is_byte:
+    low, high = dtype.integers
     size = np.sqrt(np.mean(np.square(x))) if x.size else 0.0
     if dtype.is_float8:
       return np.clip(x / (size or 1.0), low, high).astype(dtype.numpy).astype(np.float64)

@@ -63,11 +63,10 @@ class Graph:
       tensor = self.program.tensors.get(name)
       if not name or name in self.program.constants or name in packed:
         continue
-      if (
-        tensor is not None and tensor.dtype is not None and tensor.dtype.is_byte and _is_only_cast(node, name)
-      ):
+      dtype = tensor.dtype if tensor else None
+      if dtype is not None and dtype.is_byte and _is_only_cast(node, name):
         continue
-      if tensor is None or tensor.dtype is None or not tensor.dtype.is_computed:
+      if dtype is None or not dtype.is_computed:
         return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
       if self.program.numbers(name) is None:
         return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))

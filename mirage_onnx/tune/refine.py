@@ -67,12 +67,13 @@ def other_numbers(
   def with_numbers(params: KernelParams) -> tuple[KernelParams, ...]:
     return (*candidate.params[:at], params, *candidate.params[at + 1 :])
 
-  if graph.kernels[at].lane_depth > 8:
+  packed = graph.kernels[at].lane_depth > 8
+  if packed:
     # Of 4096x14336 with 4 bits and one row every cluster was slower than its ranks alone (by 5 to 80 %), and
     # tiles and warps mattered in all pairs (bench/results/h100/packed.json).
     near.sort(key=lambda point: point[1].cluster > 1)
   if tried is None:
-    wanted = _kinds(near, graph.kernels[at].lane_depth > 8)
+    wanted = _kinds(near, packed)
   else:
     wanted = [(us, p) for us, p in near if _steps(own, p) <= NEAR and with_numbers(p) not in tried]
   return tuple(

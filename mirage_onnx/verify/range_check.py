@@ -219,7 +219,7 @@ def _is_bounded(dtype: DType) -> bool:
 
 def _range(i: RegionTensor, numbers: Interval) -> Interval:
   if i.dtype.is_byte:
-    return Interval(-128.0, 127.0) if i.dtype is DType.I8 else Interval(0.0, 255.0)
+    return Interval(*map(float, i.dtype.integers))
   return iv.UNIT if i.dtype is DType.BOOL else numbers
 
 

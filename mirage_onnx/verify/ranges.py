@@ -38,7 +38,7 @@ _SAME = frozenset(("load", "cast")) | MAXIMA
 
 #: What an infinite last argument makes 0, and what one makes infinite, of numbers that are not negative.
 _DIVIDES = frozenset(("div", "recip", "rsqrt"))
-_GROWS = frozenset(("load", "cast", "add", "mul", "square", "sqrt")) | MAXIMA
+_GROWS = _SAME | {"add", "mul", "square", "sqrt"}
 
 #: Half the reciprocal of the smallest normal fp32 number; what exceeds it has the reciprocal 0.
 _RECIPROCAL_IS_0 = 2.0**126

@@ -32,12 +32,15 @@ struct Q8 {
   static PTX_DEVICE float widen(Storage stored) { return static_cast<float>(stored) - 128.0f; }
 };
 
-// Seven bits of e4m3 lie in fp16 as 2^-8 of it; its infinities are numbers, and one NaN.
-struct P4M3 {
+struct Float8 {
   using Storage = unsigned char;
   static constexpr int kBits = 8;
   static constexpr unsigned kFlip = 0;
   static constexpr unsigned kZero = 0;
+};
+
+// Seven bits of e4m3 lie in fp16 as 2^-8 of it; its infinities are numbers, and one NaN.
+struct P4M3 : Float8 {
   static PTX_DEVICE float widen(Storage stored) {
     const unsigned low = stored & 0x7fu, sign = (stored & 0x80u) << 8;
     const float v = 256.0f * ptx::f16_to_f32(static_cast<unsigned short>(sign | low << 7));
@@ -46,11 +49,7 @@ struct P4M3 {
 };
 
 // The high byte of fp16.
-struct P5M2 {
-  using Storage = unsigned char;
-  static constexpr int kBits = 8;
-  static constexpr unsigned kFlip = 0;
-  static constexpr unsigned kZero = 0;
+struct P5M2 : Float8 {
   static PTX_DEVICE float widen(Storage stored) {
     return ptx::f16_to_f32(static_cast<unsigned short>(stored << 8));
   }

@@ -47,12 +47,7 @@ struct U8 {
   static PTX_DEVICE float widen(Storage bits) { return static_cast<float>(bits); }
 };
 
-struct I8 {
-  using Storage = unsigned char;
-  template <Path P>
-  static PTX_DEVICE Storage load(const Storage* from) {
-    return Bool::load<P>(from);
-  }
+struct I8 : U8 {
   static PTX_DEVICE float widen(Storage bits) {
     return static_cast<float>(bits ^ 0x80u) - 128.0f;
   }
