@@ -264,7 +264,7 @@ def test_a_larger_budget_is_more_patient(layered):
 
 
 def test_what_a_second_has_to_bring():
-  expected = SimpleNamespace(seconds=lambda o: 10.0)
+  expected = SimpleNamespace(seconds=lambda o: 20.0)
   found = dict.fromkeys("ab")
   some = lambda a, b: TimingPlan(("a", "b"), {"a": a, "b": b}, 1000.0, 400.0)  # noqa: E731
   assert enough(some(20.0, 1.0), "ab", expected, found) == ""
