@@ -3,54 +3,28 @@
 A value is in registers in forms, in a shared tile, or nowhere: then it is made where it is used.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from mirage_onnx.ir import DType, KTensor, Phase
-from mirage_onnx.ir.band import Band
+from mirage_onnx.ir import DType, Phase
 from mirage_onnx.lower import steps as do
-from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
-from mirage_onnx.lower.forms import Form, Warps
-from mirage_onnx.lower.lowered import Whereabouts
+from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held, ThreadStep
-from mirage_onnx.lower.thread_graph import varying
 
 #: Registers of a lane up to which a packed operand stays through the loop.
 MOST_RESIDENT = 64
 
 
 @dataclass(slots=True)
-class Demand(Whereabouts):
-  """Steps in the making, in three runs.
+class Demand(Lowered):
+  """Steps in the making, in three runs."""
 
-  ``held``: registers of a lane beyond which a computed value is made where it is used.
-  ``made``: registers that there are, with the run that declares them. ``tiles``: shared tiles by
-  name, ``homes`` and ``spilled``: the names of those of loads and of computed values. ``computed``: loads
-  of masks that say no more than their bands do, so that nothing is loaded.
-  """
-
-  assignment: Assignment
-  forms: dict[int, Form]
-  warps: Warps
-  extents: Mapping[str, int]
-  tensors: Mapping[str, KTensor]
-  held: int
   before: list[ThreadStep] = field(default_factory=list)
   body: list[ThreadStep] = field(default_factory=list)
   after: list[ThreadStep] = field(default_factory=list)
-  made: dict[Held, str] = field(default_factory=dict)
-  tiles: dict[str, SharedTile] = field(default_factory=dict)
-  homes: dict[int, str] = field(default_factory=dict)
-  spilled: dict[int, str] = field(default_factory=dict)
-  varies: list[bool] = field(default_factory=list)
-  known: dict[tuple[int, Form], bool] = field(default_factory=dict)
-  computed: Mapping[int, Band] = field(default_factory=dict)
-
-  def __post_init__(self) -> None:
-    self.varies = varying(self.assignment.kernel)
 
   def run_of(self, index: int) -> str:
     """The run that value ``index`` is made in."""

@@ -1,9 +1,9 @@
 """Where the values of a lowered kernel are: in registers, in shared tiles, or made where they are used."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mirage_onnx.instructions import Instruction
+from mirage_onnx.instructions import MMA, Instruction
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import is_elementwise
@@ -14,6 +14,7 @@ from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
+from mirage_onnx.lower.thread_graph import varying
 from mirage_onnx.lower.widened import Widened
 
 #: Registers of a lane beyond which a loaded tile is read where it is used; where shared memory has the
@@ -23,23 +24,50 @@ MOST_FETCHED, MOST_FETCHED_FED = 64, 128
 _MODERATE = 1e6
 
 
-class Whereabouts:
-  """What follows from what is known of values so far, or in the end."""
+@dataclass(slots=True)
+class Lowered:
+  """What is known of the values of a kernel, while it is lowered (``Lowering``) and in the end.
 
-  __slots__ = ()
+  ``held``: registers of a lane beyond which a computed value is made where it is used.
+  ``made``: registers that there are, with the run that declares them. ``tiles``: shared tiles by
+  name, ``homes`` and ``spilled``: the names of those of loads and of computed values. ``computed``: loads
+  of masks that say no more than their bands do, so that nothing is loaded. ``fused``: contractions that add
+  to the registers of an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles.
+  ``states``: what lives through the loop. ``instruction``: by which a warp contracts; ``warpgroup``:
+  contractions by wgmma; ``inside``: those of the loop, by whatever. An iteration leaves ``under_way`` to the
+  next, and the next begins ``late`` (``warpgroup.py``). ``widened``: loads of packed weights,
+  which become registers. ``most_fetched``: registers of a lane beyond which a loaded tile is read where it
+  is used.
+  """
 
   assignment: Assignment
-  forms: Mapping[int, Form]
+  forms: dict[int, Form]
   warps: Warps
   extents: Mapping[str, int]
   tensors: Mapping[str, KTensor]
   held: int
-  homes: Mapping[int, str]
-  spilled: Mapping[int, str]
-  known: dict[tuple[int, Form], bool]
-  warpgroup: frozenset[int]
-  computed: Mapping[int, Band]
-  most_fetched: int
+  stages: int = 1
+  ranks: int = 1
+  made: dict[Held, str] = field(default_factory=dict)
+  tiles: dict[str, SharedTile] = field(default_factory=dict)
+  homes: dict[int, str] = field(default_factory=dict)
+  spilled: dict[int, str] = field(default_factory=dict)
+  varies: list[bool] = field(init=False)
+  fused: dict[int, int] = field(default_factory=dict)
+  ring: list[int] = field(default_factory=list)
+  states: list[int] = field(default_factory=list)
+  instruction: Instruction = MMA
+  warpgroup: frozenset[int] = frozenset()
+  inside: frozenset[int] = frozenset()
+  under_way: frozenset[int] = frozenset()
+  late: int | None = None
+  widened: Mapping[int, Widened] = field(default_factory=dict)
+  computed: Mapping[int, Band] = field(default_factory=dict)
+  most_fetched: int = MOST_FETCHED
+  known: dict[tuple[int, Form], bool] = field(default_factory=dict)
+
+  def __post_init__(self) -> None:
+    self.varies = varying(self.assignment.kernel)
 
   def save_form(self, index: int) -> Form:
     """The form that a saved value is written from."""
@@ -132,40 +160,6 @@ class Whereabouts:
       and loads
       and all(not isinstance(n, str) and n is not None and abs(n) <= _MODERATE for n in numbers)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered(Whereabouts):
-  """The same, of a kernel that has been lowered; names as in ``Lowering``.
-
-  ``inside``: the contractions of the loop.
-  """
-
-  assignment: Assignment
-  forms: Mapping[int, Form]
-  warps: Warps
-  extents: Mapping[str, int]
-  tensors: Mapping[str, KTensor]
-  held: int
-  made: Mapping[Held, str]
-  tiles: Mapping[str, SharedTile]
-  homes: Mapping[int, str]
-  spilled: Mapping[int, str]
-  varies: Sequence[bool]
-  stages: int
-  ranks: int
-  fused: Mapping[int, int]
-  ring: Sequence[int]
-  states: Sequence[int]
-  instruction: Instruction
-  warpgroup: frozenset[int]
-  under_way: Set[int]
-  late: int | None
-  inside: frozenset[int]
-  widened: Mapping[int, Widened]
-  computed: Mapping[int, Band]
-  most_fetched: int
-  known: dict[tuple[int, Form], bool] = field(default_factory=dict, compare=False)
 
   @property
   def spare(self) -> int:

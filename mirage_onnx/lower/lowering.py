@@ -1,11 +1,10 @@
 """From a block graph with forms to the steps of its threads."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.instructions import MMA, Instruction
 from mirage_onnx.ir import DType, Layout
 from mirage_onnx.ir.block_ops import ACCUMULATORS, OPERATORS, SUM, Kind, kind_of, merge_of, of_kinds
 from mirage_onnx.ir.functions import is_elementwise
@@ -15,7 +14,7 @@ from mirage_onnx.lower.assign import folded
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.demand import Demand
 from mirage_onnx.lower.forms import Form
-from mirage_onnx.lower.lowered import MOST_FETCHED, Lowered
+from mirage_onnx.lower.lowered import MOST_FETCHED
 from mirage_onnx.lower.parts import Parts, lane_bits
 from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import STORED, SharedTile, in_chunks
@@ -23,7 +22,6 @@ from mirage_onnx.lower.sizes import is_runtime
 from mirage_onnx.lower.steps import Held, ThreadSteps
 from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.lower.warpgroup import is_operand, is_swizzled
-from mirage_onnx.lower.widened import Widened
 
 #: Bytes of a tile that is too large for registers up to which it goes to shared memory instead.
 MOST_COPIED = 64 * 1024
@@ -36,46 +34,16 @@ _RESCALED = of_kinds(Kind.RESCALED, merges=(SUM,))
 
 @dataclass(slots=True)
 class Lowering(Demand):
-  """A rule for every operation.
+  """A rule for every operation; ``parts``: values that are not whole yet."""
 
-  ``parts``: values that are not whole yet. ``fused``: contractions that add to the registers of
-  an accumulator. ``ring``: loads that the loop moves through ``stages`` tiles. ``states``: what
-  lives through the loop. ``instruction``: by which a warp contracts; ``warpgroup``: contractions by wgmma;
-  ``under_way``: those of them that an iteration leaves to the next; ``late``: one that the next begins
-  (``warpgroup.py``). ``widened``: loads of packed weights, which become registers. ``most_fetched``:
-  registers of a lane beyond which a loaded tile is read where it is used.
-  """
-
-  stages: int = 1
-  ranks: int = 1
   parts: dict[int, Parts] = field(default_factory=dict)
-  fused: dict[int, int] = field(default_factory=dict)
-  ring: list[int] = field(default_factory=list)
-  states: list[int] = field(default_factory=list)
-  instruction: Instruction = MMA
-  warpgroup: frozenset[int] = frozenset()
-  under_way: frozenset[int] = frozenset()
-  late: int | None = None
-  widened: Mapping[int, Widened] = field(default_factory=dict)
-  most_fetched: int = MOST_FETCHED
 
-  @property
-  def inside(self) -> frozenset[int]:
-    """The contractions of the loop."""
-    return frozenset(s.index for s in self.body if isinstance(s, do.Contract))
-
-  @property
-  def lowered(self) -> Lowered:
-    """What there is behind ``lower``, for good."""
-    return Lowered(**{f.name: getattr(self, f.name) for f in fields(Lowered)})
-
-  def _late(self) -> int | None:
+  def _late(self, inside: Sequence[int]) -> int | None:
     """The second of two contractions by wgmma, if it can wait for the next iteration's first one.
 
     Its operand A is fragments of what the first one leaves, its operand B a tile of the ring, and its
     results nothing takes but an accumulator that is scaled. A loop has steps, and the ring a tile to spare.
     """
-    inside = [s.index for s in self.body if isinstance(s, do.Contract)]
     kernel, ops = self.assignment.kernel, self.assignment.kernel.ops
     if len(inside) != 2 or not set(inside) <= self.warpgroup or inside[0] in self.fused:
       return None
@@ -100,16 +68,16 @@ class Lowering(Demand):
     for number, save in enumerate(self.assignment.kernel.saves):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
-    self.under_way, self.late = self._under_way(), self._late()
+    inside = [s.index for s in self.body if isinstance(s, do.Contract)]
+    self.inside, self.under_way, self.late = frozenset(inside), self._under_way(inside), self._late(inside)
     body = [do.Advance(-1), *self.body] if self.ring else self.body
     return ThreadSteps(tuple(self.before), tuple(body), tuple(self.after))
 
-  def _under_way(self) -> frozenset[int]:
+  def _under_way(self, inside: Sequence[int]) -> frozenset[int]:
     """The contractions of the loop, if they are all by wgmma, and it need not wait for them.
 
     That is, if nothing in it takes their results, or writes what they read.
     """
-    inside = [s.index for s in self.body if isinstance(s, do.Contract)]
     ops = self.assignment.kernel.ops
     plain = all(
       i in self.warpgroup

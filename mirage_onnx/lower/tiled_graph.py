@@ -192,15 +192,14 @@ def _plan(
   smem_bytes = 0
   # As many stages as fit, of those that are wanted.
   for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
-    making = Lowering(
+    lowering = Lowering(
       assignment, forms, warps, extents, tensors, held,
       stages=stages, ranks=params.cluster, instruction=instruction if instruction.warps == 1 else MMA,
       warpgroup=warpgroup, widened=widened,
       computed=computed_masks(assignment.kernel, tensors, extents) if warpgroup else {},
       most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
     )  # fmt: skip
-    graph = making.lower()
-    lowering = making.lowered
+    graph = lowering.lower()
     for index, form in forms.items():
       most = _MOST_IN_PLACE if lowering.in_place(index, form) else _MOST_REGISTERS
       if warps.registers(form) > most:
