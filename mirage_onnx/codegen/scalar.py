@@ -11,7 +11,7 @@ from mirage_onnx.ir import BlockOp, UGraph
 from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.sizes import axis_variable
-from mirage_onnx.lower.stream_behind import ACCUMULATIONS, walked_vectors
+from mirage_onnx.lower.stream_behind import ACCUMULATIONS, formula, walked_vectors
 from mirage_onnx.lower.stream_plan import Accumulator, StreamPlan
 
 
@@ -62,7 +62,7 @@ class Scalar:
 
     ``names`` holds the values that the scope has already, and gets the new ones.
     """
-    for number in self._order(index, at, names):
+    for number in formula(self.ops, index, names, lambda i: self.staged(i, at) is not None):
       op = self.ops[number]
       text = self._formula(number, op, at, names)
       literals = constant(op, self.plan.extents) is not None
@@ -72,20 +72,6 @@ class Scalar:
       self.writer.line(f"const float v{number} = {text};", number)
       names[number] = f"v{number}"
     return names[index]
-
-  def _order(self, root: int, at: Place, names: Mapping[int, str]) -> list[int]:
-    """Values to write, arguments first; staged values and accumulators end the walk."""
-    found: set[int] = set()
-    stack = [root]
-    while stack:
-      index = stack.pop()
-      if index in found or index in names:
-        continue
-      found.add(index)
-      op = self.ops[index]
-      ends = op.op in (*ACCUMULATIONS, "matmul") or self.staged(index, at) is not None
-      stack += () if ends else op.args
-    return sorted(found)
 
   def _formula(self, index: int, op: BlockOp, at: Place, names: Mapping[int, str]) -> str:
     number = constant(op, self.plan.extents)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from mirage_onnx.instructions import Instruction, fastest_of_warps
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
+from mirage_onnx.lower.dataflow import users_of, varying
 from mirage_onnx.lower.lanes import Contraction, Lanes
-from mirage_onnx.lower.thread_graph import users_of, varying
 from mirage_onnx.lower.tiled_layouts import Chosen, Conversion, after_matmul, conversions, is_wide, lanes_of
 from mirage_onnx.target import Target
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from mirage_onnx.ir.block_ops import CLUSTER, Kind, kind_of
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.barriers import Unordered, unordered_behind, with_barriers
+from mirage_onnx.lower.dataflow import made_of
 from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.op_order import Order, OrderedStep, fewest_barriers
 from mirage_onnx.lower.steps import ThreadBarrier, ThreadStep, ThreadSteps
@@ -110,7 +111,6 @@ def node(lowering: Lowered, step: ThreadStep, behind: Unordered) -> OrderedStep:
   """What a step behind these does, for the order."""
   ops, index = lowering.assignment.kernel.ops, step.index
   makes, args = {index}, ops[index].args if 0 <= index < len(ops) else ()
-  uses: set[int] = set()
   match step:
     case do.ThreadRun():
       makes, args = set(step.ops), tuple(a for i in step.ops for a in ops[i].args)
@@ -131,14 +131,12 @@ def node(lowering: Lowered, step: ThreadStep, behind: Unordered) -> OrderedStep:
       makes, args = set(), ()
     case do.Read() | do.Fetch() | do.Meet() | do.Gather() | do.GatherRanks():
       args = ()
-  todo = list(args)
-  while todo:
-    value = todo.pop()
-    uses.add(value)
+
+  def is_there(value: int) -> bool:
     form = lowering.forms.get(value)
-    if form is not None and lowering.in_place(value, form):
-      todo += ops[value].args
+    return form is None or not lowering.in_place(value, form)
+
   return OrderedStep(
-    frozenset(makes), frozenset(uses), frozenset(step.reads), frozenset(step.writes),
+    frozenset(makes), made_of(ops, args, is_there), frozenset(step.reads), frozenset(step.writes),
     isinstance(step, do.GatherRanks), behind.clashes(step),
   )  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.ir import BlockOp, Kernel, KTensor, UGraph
 from mirage_onnx.ir.functions import is_elementwise
+from mirage_onnx.lower.dataflow import behind_casts, made_of
 
 #: Blocks of an update on a multiprocessor: mostly they have nothing to do; where they have,
 #: so many have bytes enough under way.
@@ -55,10 +56,10 @@ def update_in(tensors: Mapping[str, KTensor], kernel: Kernel) -> InPlace | None:
     return None
   conditions, pairs = set[int](), []
   for save in kernel.saves:
-    chosen = kernel.ops[_behind_casts(kernel, save.arg)]
+    chosen = kernel.ops[behind_casts(kernel.ops, save.arg)]
     if chosen.op != "select":
       return None
-    old = kernel.ops[_behind_casts(kernel, chosen.args[2])]
+    old = kernel.ops[behind_casts(kernel.ops, chosen.args[2])]
     if old.op != "load" or not _same_place(tensors, old, save.tensor, save.omap):
       return None
     conditions.add(chosen.args[0])
@@ -66,17 +67,11 @@ def update_in(tensors: Mapping[str, KTensor], kernel: Kernel) -> InPlace | None:
   if len(conditions) != 1:
     return None
   (condition,) = conditions
-  early = _made_of(kernel, condition)
+  early = made_of(kernel.ops, (condition,))
   plain = all(kernel.ops[i].op in ("load", "const") or is_elementwise(kernel.ops[i].op) for i in early)
   if not plain or any(set(kernel.ops[i].axes) - set(kernel.grid) for i in early):
     return None
   return InPlace(condition, early, tuple(pairs))
-
-
-def _behind_casts(kernel: Kernel, index: int) -> int:
-  while kernel.ops[index].op == "cast":
-    (index,) = kernel.ops[index].args
-  return index
 
 
 def _same_place(
@@ -85,12 +80,3 @@ def _same_place(
   a, b = tensors[old.tensor], tensors[saved]
   alike = a.dtype is b.dtype and a.axes == b.axes and a.windows == b.windows
   return alike and b.role == "output" and old.imap == omap and not any(w.picks for w in a.windows)
-
-
-def _made_of(kernel: Kernel, index: int) -> frozenset[int]:
-  found, todo = set[int](), [index]
-  while todo:
-    if (i := todo.pop()) not in found:
-      found.add(i)
-      todo += kernel.ops[i].args
-  return frozenset(found)

@@ -26,8 +26,8 @@ from functools import lru_cache
 
 from mirage_onnx.ir.block_ops import REDUCTIONS
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase
+from mirage_onnx.lower.dataflow import users_of
 from mirage_onnx.lower.min_sum import MinSum, minimise
-from mirage_onnx.lower.thread_graph import users_of
 
 WEIGHTS = {"free": 0, "movmatrix": 1, "shared": 4}
 LOOP_WEIGHT = 8

@@ -10,11 +10,11 @@ from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import KTensor, Phase
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
+from mirage_onnx.lower.dataflow import varying
 from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
-from mirage_onnx.lower.thread_graph import varying
 from mirage_onnx.lower.widened import Widened
 
 #: Registers of a lane beyond which a loaded tile is read where it is used; where shared memory has the

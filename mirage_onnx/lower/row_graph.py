@@ -20,6 +20,7 @@ from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.constant import constant
+from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.forms import MMA, Form, vector
 from mirage_onnx.lower.grid import AxisTile, Grid, check_maps
 from mirage_onnx.lower.in_place import UPDATING, InPlace, update_of
@@ -28,7 +29,7 @@ from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.lower.steps import Fetch, Fold, Held, Store, ThreadRun, ThreadStep, ThreadSteps
 from mirage_onnx.lower.tensor_view import TensorView
-from mirage_onnx.lower.thread_graph import NO_PIPELINE, ThreadGraph, needed_values
+from mirage_onnx.lower.thread_graph import NO_PIPELINE, ThreadGraph
 from mirage_onnx.target import Target
 
 _MOST_PER_THREAD = 64

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_onnx.ir import BlockOp, DType, UGraph
+from mirage_onnx.lower.dataflow import cast_load
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,6 @@ def _scaled(
   if scales is None and op.dtype is DType.BF16 and tensors[0].dtype.bits > 4 and tensors[1:]:
     return None  # differences of two bytes are no bf16
   return Scaled(pair[0], op.dtype, scales, pair[1])
-
-
-def cast_load(ops: Sequence[BlockOp], index: int) -> int | None:
-  """The load that a value is, in fp32."""
-  op = ops[index]
-  while op.op == "cast" and not op.dtype.is_half:
-    index, op = op.args[0], ops[op.args[0]]
-  return index if op.op == "load" else None
 
 
 def _difference(ops: Sequence[BlockOp], index: int) -> tuple[int, int | None] | None:

@@ -10,10 +10,11 @@
 The ranks of a cluster share out the output elements; steps 1 to 3 are done by each.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 
 from mirage_onnx.ir import BlockOp, Save, UGraph
 from mirage_onnx.ir.block_ops import OVER_AXES, REDUCTIONS, Kind, of_kinds
+from mirage_onnx.lower.dataflow import made_of
 from mirage_onnx.lower.grid import AxisTile
 from mirage_onnx.lower.steps import (
   Gather,
@@ -39,30 +40,27 @@ _PIECE = 4
 ACCUMULATIONS = of_kinds(Kind.ACCUMULATOR)
 
 
-def post_sources(ops: Sequence[BlockOp], roots: Sequence[int]) -> list[int]:
+def post_sources(ops: Sequence[BlockOp], roots: Iterable[int]) -> list[int]:
   """The values that ``roots`` are computed from after the loop, accumulators included."""
-  found: set[int] = set()
-  stack = list(roots)
-  while stack:
-    index = stack.pop()
-    if index not in found:
-      found.add(index)
-      if ops[index].op not in ACCUMULATIONS:
-        stack += ops[index].args
-  return sorted(found)
+  return sorted(made_of(ops, roots, lambda i: ops[i].op in ACCUMULATIONS))
 
 
-def inline(ops: Sequence[BlockOp], kind: str, roots: Sequence[int], staged: Sequence[int]) -> list[int]:
+def inline(ops: Sequence[BlockOp], kind: str, roots: Sequence[int], staged: Collection[int]) -> list[int]:
   """Operations of a kind that the formulas of ``roots`` have at their own place."""
-  seen: set[int] = set()
-  stack = list(roots)
-  while stack:
-    index = stack.pop()
-    if index in staged or index in seen or ops[index].op in ACCUMULATIONS:
-      continue
-    seen.add(index)
-    stack += () if ops[index].op == "matmul" else ops[index].args
-  return sorted(i for i in seen if ops[i].op == kind)
+  found = made_of(ops, roots, lambda i: i in staged or ops[i].op in (*ACCUMULATIONS, "matmul"))
+  return sorted(i for i in found if ops[i].op == kind and i not in staged)
+
+
+def formula(
+  ops: Sequence[BlockOp], root: int, known: Container[int], there: Callable[[int], bool]
+) -> list[int]:
+  """The values that a scope makes to have ``root``, arguments first.
+
+  ``known``: those that it has; ``there``: what is in shared memory, which ends the walk as accumulators do.
+  """
+  ends = (*ACCUMULATIONS, "matmul")
+  found = made_of(ops, (root,), lambda i: i in known or ops[i].op in ends or there(i))
+  return sorted(i for i in found if i not in known)
 
 
 def walked_vectors(graph: UGraph, plan: StreamPlan, index: int) -> tuple[str, int, list[int]]:

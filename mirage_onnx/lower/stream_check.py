@@ -14,7 +14,7 @@ from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.packed_operand import PackedOperand
 from mirage_onnx.lower.steps import Fetch, Stage, Store, ThreadRun, ThreadStep, Total
-from mirage_onnx.lower.stream_behind import ACCUMULATIONS, StreamBehind
+from mirage_onnx.lower.stream_behind import ACCUMULATIONS, StreamBehind, formula
 from mirage_onnx.lower.stream_loop import StreamLoop
 from mirage_onnx.lower.stream_plan import StreamPlan
 from mirage_onnx.lower.tensor_view import TensorView
@@ -122,15 +122,7 @@ class _Behind:
 
   def _value(self, root: int, at: Place, known: set[int]) -> None:
     """A value at a place; ``known``: what the scope has, which gets the new ones."""
-    found, stack = set[int](), [root]
-    while stack:
-      index = stack.pop()
-      if index not in found and index not in known:
-        found.add(index)
-        op = self.ops[index]
-        ends = op.op in (*ACCUMULATIONS, "matmul") or index in self.there
-        stack += () if ends else op.args
-    for index in sorted(found):
+    for index in formula(self.ops, root, known, self.there.__contains__):
       if constant(self.ops[index], self.plan.extents) is None and index not in self.there:
         self._formula(index, self.ops[index], at)
       known.add(index)

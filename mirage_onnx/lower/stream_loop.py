@@ -20,8 +20,9 @@ from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import KEEPS_ZERO, is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
 from mirage_onnx.lower.constant import constant
+from mirage_onnx.lower.dataflow import cast_load
 from mirage_onnx.lower.packed_operand import apart_operands
-from mirage_onnx.lower.scaled_integers import Scaled, cast_load, scaled_integers
+from mirage_onnx.lower.scaled_integers import Scaled, scaled_integers
 from mirage_onnx.lower.steps import (
   Contract,
   Fetch,

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from mirage_onnx.ir.block_ops import RUNNING
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.grid import Grid
 from mirage_onnx.lower.steps import ThreadSteps
 
@@ -93,33 +92,3 @@ class ThreadGraph:
     if self.standing or self.kernels > 1:
       return self.standing or self.tiles, 1, 1
     return self.grid.launch
-
-
-def varying(kernel: Kernel) -> list[bool]:
-  """For each value, whether it is another one in every iteration."""
-  found: list[bool] = []
-  for op in kernel.ops:
-    again = op.fmap is not None or op.op in RUNNING or any(found[a] for a in op.args)
-    found.append(again and op.phase is Phase.LOOP)
-  return found
-
-
-def users_of(kernel: Kernel) -> list[list[int]]:
-  """For each value, the operations that take it, in order; twice what takes it twice."""
-  found: list[list[int]] = [[] for _ in kernel.ops]
-  for index, op in enumerate(kernel.ops):
-    for a in op.args:
-      found[a].append(index)
-  return found
-
-
-def needed_values(kernel: Kernel) -> frozenset[int]:
-  """The values that saves are computed from."""
-  found: set[int] = set()
-  todo = [s.arg for s in kernel.saves]
-  while todo:
-    index = todo.pop()
-    if index not in found:
-      found.add(index)
-      todo += kernel.ops[index].args
-  return frozenset(found)

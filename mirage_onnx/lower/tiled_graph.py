@@ -11,6 +11,7 @@ from mirage_onnx.instructions import MMA, WGMMA, Instruction, instruction_of
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.lower.arrange import arranged
 from mirage_onnx.lower.assign import Assignment
+from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.feed import Feed, barrier_bytes, blocks_of, feed_of
 from mirage_onnx.lower.forms import Form, Warps
 from mirage_onnx.lower.grid import Grid, check_types
@@ -26,7 +27,7 @@ from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.lower.standing import standing_blocks
 from mirage_onnx.lower.steps import Copy
-from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph, needed_values
+from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph
 from mirage_onnx.lower.unseen import Unseen, computed_masks, unseen
 from mirage_onnx.lower.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
 from mirage_onnx.lower.widened import Widened, check_widened, widened_first, with_widened

@@ -30,6 +30,7 @@ from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.block_ops import ACCUMULATORS, MAXIMA, Kind, kind_of
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase, UGraph
+from mirage_onnx.lower.dataflow import behind_casts
 from mirage_onnx.lower.sizes import is_runtime
 
 #: Adding this or less hides a score, which is then at most ``HIDDEN``.
@@ -39,7 +40,7 @@ _NOTHING = -100.0
 #: No number that is seen is as low.
 _LEAST = -3e38
 #: The comparisons of a place with an end, and how far behind the end the first place is that is not seen.
-_MORE = {"less": 0, "less_equal": 1}
+MORE = {"less": 0, "less_equal": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def early_end(graph: UGraph, kernel: Kernel) -> str | None:
   if len({c[0] for k in graph.kernels for op in k.ops if (c := compared(k, op))[1:] == (end,)}) != 1:
     return None
   by_end = {index for index, op in enumerate(kernel.ops) if compared(kernel, op)[1:] == (end,)}
-  behind = {index: _ZERO for index in by_end if _MORE[kernel.ops[index].op] == more}
+  behind = {index: _ZERO for index in by_end if MORE[kernel.ops[index].op] == more}
   loads = ((i, op, graph.tensor(op.tensor)) for i, op in enumerate(kernel.ops) if op.op == "load")
   behind |= {i: _ZERO for i, op, t in loads if t.limit == limited[0].limit and zeros_behind(op, t)}
   floors = _Hidden(kernel, behind, numbers=False).floors_of_no_change()
@@ -146,10 +147,9 @@ def zeros_behind(load: BlockOp, tensor: KTensor) -> bool:
 def compared(kernel: Kernel, op: BlockOp) -> tuple[str, ...]:
   """The tensors of which a comparison with an end compares elements, behind casts; () for others."""
   names = []
-  for i in op.args if op.op in _MORE else ():
-    while kernel.ops[i].op == "cast":
-      (i,) = kernel.ops[i].args
-    names.append(kernel.ops[i].tensor if kernel.ops[i].op == "load" else "")
+  for i in op.args if op.op in MORE else ():
+    source = kernel.ops[behind_casts(kernel.ops, i)]
+    names.append(source.tensor if source.op == "load" else "")
   return tuple(names)
 
 

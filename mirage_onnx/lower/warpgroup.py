@@ -16,6 +16,7 @@ from dataclasses import replace
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import Kernel, KTensor
 from mirage_onnx.lower.assign import Assignment, ProductForms
+from mirage_onnx.lower.dataflow import made_of
 from mirage_onnx.lower.forms import Side, Warps
 from mirage_onnx.lower.pieces import Piece
 
@@ -88,14 +89,8 @@ def is_operand(assignment: Assignment, products: frozenset[int], index: int) -> 
   own = [p for p in assignment.own(index).values() if p.length > 1]
   if len(own) < 2 or not ops[index].dtype.is_half:
     return False
-  todo = [a for i in products for a in ops[i].args]
-  while todo:
-    a = todo.pop()
-    if a == index:
-      return True
-    if a not in assignment.products and not ops[a].reduced:
-      todo += ops[a].args
-  return False
+  roots = (a for i in products for a in ops[i].args)
+  return index in made_of(ops, roots, lambda a: a in assignment.products or bool(ops[a].reduced))
 
 
 def is_swizzled(
@@ -105,21 +100,11 @@ def is_swizzled(
   for i in products:
     p = assignment.products[i]
     for a, form in zip(assignment.kernel.ops[i].args, (p.a, p.b), strict=True):
-      if _source_has(assignment, a, index) and _along_depth(order, p, form.g):
+      source = made_of(assignment.kernel.ops, (a,), assignment.products.__contains__)
+      if index in source and _along_depth(order, p, form.g):
         return True
       if a == index and form == p.b and is_turned(order, p):
         return True
-  return False
-
-
-def _source_has(assignment: Assignment, value: int, index: int) -> bool:
-  ops = assignment.kernel.ops
-  todo = [value]
-  while todo:
-    a = todo.pop()
-    if a == index:
-      return True
-    todo += ops[a].args if a not in assignment.products else ()
   return False
 
 

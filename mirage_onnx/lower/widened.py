@@ -14,10 +14,10 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import DType, Kernel, KTensor, UGraph
 from mirage_onnx.lower.assign import ProductForms
+from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.forms import Warps
 from mirage_onnx.lower.pieces import STEP, Pieces
 from mirage_onnx.lower.scaled_integers import Scaled, scaled_integers
-from mirage_onnx.lower.thread_graph import needed_values
 
 #: More than any depth, and a multiple of every step.
 _ALL = 1 << 24

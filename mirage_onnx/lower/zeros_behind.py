@@ -13,10 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from mirage_onnx.ir.ugraph import Kernel, KTensor
-from mirage_onnx.lower.unseen import compared, zeros_behind
-
-#: How many more elements there are than the end says, where a comparison with it holds.
-_MORE = {"less": 0, "less_equal": 1}
+from mirage_onnx.lower.dataflow import cast_load
+from mirage_onnx.lower.unseen import MORE, compared, zeros_behind
 
 
 def with_zeros_behind(kernel: Kernel, tensors: Mapping[str, KTensor], cut: Collection[str]) -> Kernel:
@@ -30,7 +28,7 @@ def with_zeros_behind(kernel: Kernel, tensors: Mapping[str, KTensor], cut: Colle
     if op.op == "select" and _is_zero(kernel, args[2]) and _ends(kernel, tensors, cut, args[0], args[1]):
       same[index] = args[1]
     elif op.op == "cast" and op.dtype.is_half:
-      source = _loaded(kernel, args[0])
+      source = cast_load(kernel.ops, args[0])
       if source is not None and kernel.ops[source].dtype is op.dtype:
         same[index] = source
   if not any(kernel.ops[i].op == "select" for i in same):
@@ -45,23 +43,16 @@ def _is_zero(kernel: Kernel, index: int) -> bool:
   return op.op == "const" and op.value == 0
 
 
-def _loaded(kernel: Kernel, index: int) -> int | None:
-  """The load that a value is, behind casts that lose nothing."""
-  while kernel.ops[index].op == "cast" and not kernel.ops[index].dtype.is_half:
-    (index,) = kernel.ops[index].args
-  return index if kernel.ops[index].op == "load" else None
-
-
 def _ends(
   kernel: Kernel, tensors: Mapping[str, KTensor], cut: Collection[str], condition: int, value: int
 ) -> bool:
   """Whether a value is a copy with zeros where the condition is false."""
-  load = _loaded(kernel, value)
+  load = cast_load(kernel.ops, value)
   limit = tensors[kernel.ops[load].tensor].limit if load is not None else None
   if load is None or limit is None:
     return False
   (axis, end, more), op = limit, kernel.ops[condition]
   copied = zeros_behind(kernel.ops[load], tensors[kernel.ops[load].tensor]) and {*tensors[end].axes} <= {*cut}
   places = {c[0] for o in kernel.ops if (c := compared(kernel, o))[1:] == (end,)}
-  by_end = compared(kernel, op)[1:] == (end,) and _MORE[op.op] == more
+  by_end = compared(kernel, op)[1:] == (end,) and MORE[op.op] == more
   return copied and by_end and len(places) == 1 and {*op.axes} == {axis, *tensors[end].axes}

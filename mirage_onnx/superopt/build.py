@@ -14,6 +14,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, Kernel, KTensor, Layout, Phase, Save
 from mirage_onnx.ir.functions import ELEMENTWISE, EXPONENTS
 from mirage_onnx.ir.term import ADD, CONST, EXTENT, MAXR, MUL, POW, SUM
+from mirage_onnx.lower.dataflow import made_of
 from mirage_onnx.lower.layouts import Laid, lay_out
 from mirage_onnx.superopt.choices import Choice, Place
 from mirage_onnx.superopt.derive import Derivation
@@ -175,19 +176,13 @@ class _Builder:
 
   def _half_sources(self, args: list[int]) -> set[DType]:
     """The 16-bit types of the loads that computed operands come from."""
-    found: set[DType] = set()
-    todo = list(args)
-    while todo:
-      op = self.ops[todo.pop()]
-      if op.op == "load" and op.dtype.is_half:
-        found.add(op.dtype)
-      todo += op.args
-    return found
+    sources = (self.ops[i] for i in made_of(self.ops, args))
+    return {op.dtype for op in sources if op.op == "load" and op.dtype.is_half}
 
   def _is_packed(self, index: int) -> bool:
     """Whether a value is made of weights of few bits."""
-    op = self.ops[index]
-    return (op.op == "load" and op.dtype.is_packed) or any(map(self._is_packed, op.args))
+    sources = (self.ops[i] for i in made_of(self.ops, (index,)))
+    return any(op.op == "load" and op.dtype.is_packed for op in sources)
 
   def scalar(self, choice: Choice, phase: Phase) -> int:
     node = choice.node

@@ -11,6 +11,7 @@ from itertools import product
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase
+from mirage_onnx.lower.dataflow import made_of
 from mirage_onnx.superopt.warpgroup_numbers import lowered_fastest
 from mirage_onnx.target import Target
 
@@ -60,14 +61,10 @@ class PackedShape:
 
 def _packed_weights(kernel: Kernel, tensors: Mapping[str, KTensor], index: int) -> bool:
   """Whether an operand is made of packed weights and their scales, of nothing else."""
-  loads, todo = [], [index]
-  while todo:
-    op = kernel.ops[todo.pop()]
-    todo += op.args
-    loads += [tensors[op.tensor]] if op.op == "load" else []
-    if op.op not in LEAVES and op.op not in ("cast", "mul", "sub", "add", "neg"):
-      return False
-  return bool(loads) and all(t.few_bits for t in loads)
+  found = [kernel.ops[i] for i in made_of(kernel.ops, (index,))]
+  loads = [tensors[op.tensor] for op in found if op.op == "load"]
+  plain = all(op.op in LEAVES or op.op in ("cast", "mul", "sub", "add", "neg") for op in found)
+  return plain and bool(loads) and all(t.few_bits for t in loads)
 
 
 def widened_points(

@@ -9,9 +9,9 @@ from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
 from mirage_onnx.lower import assign
 from mirage_onnx.lower.assign import MOVE, Assignment, folded
+from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.forms import MMA, Form, Warps, vector
 from mirage_onnx.lower.pieces import Piece
-from mirage_onnx.lower.thread_graph import needed_values
 
 #: The rows of a product are the depth of the next.
 TWISTED = PROGRAMS["twisted"]

@@ -7,9 +7,9 @@ import pytest
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, case, product
 
 from mirage_onnx.lower.assign import Assignment, vector_frames
+from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.forms import Warps
 from mirage_onnx.lower.share import split_costs, splits
-from mirage_onnx.lower.thread_graph import needed_values
 
 KERNELS = {
   "norm": case(NORM_LINEAR, 64, 8, a0=8, a1=64, a2=64),

@@ -3,7 +3,7 @@
 import pytest
 
 from mirage_onnx.ir import parse_ugraph
-from mirage_onnx.lower.thread_graph import needed_values
+from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.zeros_behind import with_zeros_behind
 
 #: Values of a cache that are chosen where there are some, and multiplied.
