@@ -17,31 +17,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import total
-from mirage_onnx.codegen.loads import TensorText, storage
-from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled import memory_text
-from mirage_onnx.codegen.tiled.copies import Copying, copy_tile
-from mirage_onnx.codegen.tiled.pieces_text import PiecesText
-from mirage_onnx.codegen.tiled.values import ValueWriter
-from mirage_onnx.lower.lowered import Lowered
-from mirage_onnx.lower.pieces import STEP
+from mirage_onnx.codegen.tiled.copies import Copying
+from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.lower.smem_plan import MemoryPlan
-from mirage_onnx.lower.steps import Copy
+from mirage_onnx.lower.steps import Copy, ThreadBarrier
 
 
 @dataclass(slots=True)
-class AheadWriter:
-  """Writes what begins early; ``first``: the step with which the loop begins."""
+class AheadWriter(SharedRing):
+  """Writes what begins early."""
 
-  values: ValueWriter
-  lowering: Lowered
-  pieces: PiecesText
   memory: MemoryPlan
-  first: str = "0"
-
-  @property
-  def writer(self) -> Writer:
-    return self.values.writer
 
   @property
   def _behind(self) -> list[Copy]:
@@ -75,8 +62,9 @@ class AheadWriter:
     for stage in range(self._stages):
       if stage:
         self.writer.line(commit)
-      at = total(self.first, str(stage))
-      slot = at if self.first == "0" else f"({at}) % {self.lowering.stages}"
+      first = self.values.first
+      at = total(first, str(stage))
+      slot = at if first == "0" else f"({at}) % {self.lowering.stages}"
       with self.writer.block(f"if ({at} < steps)"):
         self._copies(f"({at})" if " " in at else at, slot)
     if self._stages and self._apart:
@@ -114,20 +102,17 @@ class AheadWriter:
         with self.writer.block("if (ahead < steps)"):
           self._copies("ahead", f"ahead % {stages}")
         line("ptx::cp_async_commit();")
-    late = self.lowering.late
-    ops = self.lowering.assignment.kernel.ops
-    for index in self.lowering.ring:
-      if late is not None and index == ops[late].args[1]:
-        continue  # whose tile is that of another step
-      tile = self.lowering.tiles[self.lowering.homes[index]]
-      slot = "" if stages == 1 else f" + step % {stages} * {tile.units}"
-      line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring{slot};")
+    self.name_tiles("" if stages == 1 else f"step % {stages}")
 
   def behind(self) -> None:
     """Behind an iteration's products: the barrier of the next one says that a tile is free."""
 
   def end(self) -> None:
     """Behind those of the last one."""
+
+  def meet(self, barrier: ThreadBarrier) -> None:
+    """Of the block or of the cluster."""
+    memory_text.barrier(self.values, barrier)
 
   def _meet(self) -> None:
     """All threads' copies are there for all, and for products beside them."""
@@ -143,17 +128,5 @@ class AheadWriter:
 
   def _copies(self, step: str, slot: str) -> None:
     """The tiles of an iteration, to a slot of the ring."""
-    lowering, pieces = self.lowering, self.pieces
-    for index in lowering.ring:
-      op = lowering.assignment.kernel.ops[index]
-      own = pieces.cut.of_value[index]
-      tile = lowering.tiles[lowering.homes[index]]
-      firsts = {
-        a: pieces.first_at(p, step) if p.levels.endswith(STEP) else pieces.first(p) for a, p in own.items()
-      }
-      sizes = {p: pieces.left_at(p, step) for p in own.values() if p.levels.endswith(STEP)}
-      view = TensorText.of(self.values.graph.tensor(op.tensor), lowering.extents, packed=True)
-      base = f"{tile.name}_ring"
-      to = base if slot == "0" else f"{base} + ({slot}) * {tile.units}"
-      threads = 32 * lowering.warps.total
-      copy_tile(self.writer, pieces, view, tile, own, firsts, to, Copying(threads), sizes)
+    by = Copying(32 * self.lowering.warps.total)
+    self.copy_step(step, "" if slot == "0" else f"({slot})", by)

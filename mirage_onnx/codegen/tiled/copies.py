@@ -8,7 +8,6 @@ one by one. What does not exist is filled with zeros.
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 from mirage_onnx.codegen.index_text import parts_of, times, total
@@ -16,9 +15,10 @@ from mirage_onnx.codegen.loads import TensorText, storage
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import DType
-from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import SharedTile, in_chunks
 from mirage_onnx.lower.sizes import count, is_runtime
 
@@ -35,149 +35,145 @@ class Copying:
   far: bool = False
 
 
-def copy_tile(
-  writer: Writer,
-  pieces: PiecesText,
-  view: TensorText,
-  tile: SharedTile,
-  own: Mapping[str, Piece],
-  firsts: Mapping[str, str],
-  to: str,
-  by: Copying,
-  sizes: Mapping[Piece, str] | None = None,
-) -> None:
-  """Writes the copy of a tile whose pieces begin at ``firsts``; chunks arrive later.
-
-  Where rows are as long as only a launch knows, it goes by chunks if that is a multiple of them.
-  """
-  wide = tile.chunk
-  copy = partial(_copy, writer, pieces, view, tile, own, firsts, to, by, sizes or {})
-  last = tile.order[-1].axis if tile.order else ""
-  unknown = not in_chunks(view, tile) and is_runtime(pieces.extents, last)
-  if unknown and in_chunks(TensorText.of(view.tensor, pieces.extents, {last: wide}), tile):
-    with writer.block(f"if ({count(pieces.extents, last)} % {wide} == 0)"):
-      copy(wide)
-    with writer.block("else"):
-      copy(1)
-  else:
-    copy(wide if in_chunks(view, tile) else 1)
+def copy_load(w: ValueWriter, index: int, to: str, by: Copying, step: str = "") -> None:
+  """Writes the copy of a loaded tile to shared memory, of an iteration if the loop moves it."""
+  own, pieces = w.own(index), w.pieces
+  moving = {p for p in own.values() if step and p.levels.endswith(STEP)}
+  firsts = {a: pieces.first_at(p, step) if p in moving else pieces.first(p) for a, p in own.items()}
+  sizes = {p: pieces.left_at(p, step) if p in moving else pieces.size(p) for p in own.values()}
+  view = TensorText.of(w.graph.tensor(w.ops[index].tensor), w.lowering.extents, packed=True)
+  tile = w.lowering.tiles[w.lowering.homes[index]]
+  _TileCopy(w.writer, pieces, view, tile, own, firsts, sizes, to, by).write()
 
 
-def _copy(
-  writer: Writer,
-  pieces: PiecesText,
-  view: TensorText,
-  tile: SharedTile,
-  own: Mapping[str, Piece],
-  firsts: Mapping[str, str],
-  to: str,
-  by: Copying,
-  sizes: Mapping[Piece, str],
-  chunk: int,
-) -> None:
-  """Of a swizzled tile every thread has its chunks at once: one address, and distances."""
-  counts = [p.length for p in tile.order]
-  if counts:
-    counts[-1] = -(-counts[-1] // chunk)
-  every, threads = prod(counts), by.threads
-  if by.far and tile.swizzled and every % threads == 0 and chunk > 1:
+@dataclass(frozen=True, slots=True)
+class _TileCopy:
+  """The copy of a tile whose pieces begin at ``firsts`` and have ``sizes``; chunks arrive later."""
+
+  writer: Writer
+  pieces: PiecesText
+  view: TensorText
+  tile: SharedTile
+  own: Mapping[str, Piece]
+  firsts: Mapping[str, str]
+  sizes: Mapping[Piece, str]
+  to: str
+  by: Copying
+
+  def write(self) -> None:
+    """Where rows are as long as only a launch knows, it goes by chunks if that is a multiple of them."""
+    view, tile, extents, wide = self.view, self.tile, self.pieces.extents, self.tile.chunk
+    last = tile.order[-1].axis if tile.order else ""
+    unknown = not in_chunks(view, tile) and is_runtime(extents, last)
+    if unknown and in_chunks(TensorText.of(view.tensor, extents, {last: wide}), tile):
+      with self.writer.block(f"if ({count(extents, last)} % {wide} == 0)"):
+        self._copy(wide)
+      with self.writer.block("else"):
+        self._copy(1)
+    else:
+      self._copy(wide if in_chunks(view, tile) else 1)
+
+  def _copy(self, chunk: int) -> None:
+    """Of a swizzled tile every thread has its chunks at once: one address, and distances."""
+    counts = [p.length for p in self.tile.order]
+    if counts:
+      counts[-1] = -(-counts[-1] // chunk)
+    writer, view, tile, by, size = self.writer, self.view, self.tile, self.by, self.sizes
+    every, threads = prod(counts), by.threads
+    if by.far and tile.swizzled and every % threads == 0 and chunk > 1 and self._copy_far():
+      return
     with ExitStack() as stack:
-      if _copy_far(writer, pieces, view, tile, own, firsts, to, by, sizes, stack):
+      if tile.swizzled and every % threads == 0:
+        n = stack.enter_context(writer.loop("n", every // threads))
+        stack.enter_context(writer.scope(n == "0"))
+        writer.line(f"const int e = {total(by.thread, times(n, threads))};")
+      else:
+        stack.enter_context(writer.block(f"for (int e = {by.thread}; e < {every}; e += {threads})"))
+      local: dict[Piece, str] = {}
+      for p, length, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
+        name = f"x_{p.name}"
+        if length == 1:
+          local[p] = "0"
+          continue
+        text = times(
+          f"({text})" if "%" in text or "/" in text else text,
+          chunk if p == tile.order[-1] else 1,
+        )
+        writer.line(f"const int {name} = {text};")
+        local[p] = name
+      place = total(self.to, tile_offset(tile, local))
+      index = {a: total(self.firsts[a], local[self.own[a]]) for a in view.tensor.axes}
+      axis, end = self.pieces.ends.get(view.tensor.name, ("", ""))
+      # Behind what matters nothing is read.
+      ended = [f"{index[axis]} < {end}"] if axis and axis != tile.order[-1].axis else []
+      inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact] + ended
+      if chunk == 1:
+        value = view.load_bits(index)
+        value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
+        writer.line(f"*({place}) = {value};")
         return
-  with ExitStack() as stack:
-    if tile.swizzled and every % threads == 0:
-      n = stack.enter_context(writer.loop("n", every // threads))
-      stack.enter_context(writer.scope(n == "0"))
-      writer.line(f"const int e = {total(by.thread, times(n, threads))};")
-    else:
-      stack.enter_context(writer.block(f"for (int e = {by.thread}; e < {every}; e += {threads})"))
-    local: dict[Piece, str] = {}
-    for p, length, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
-      name = f"x_{p.name}"
-      if length == 1:
-        local[p] = "0"
-        continue
-      text = times(
-        f"({text})" if "%" in text or "/" in text else text,
-        chunk if p == tile.order[-1] else 1,
-      )
-      writer.line(f"const int {name} = {text};")
-      local[p] = name
-    size = {p: sizes.get(p) or pieces.size(p) for p in tile.order}
-    place = total(to, tile_offset(tile, local))
-    index = {a: total(firsts[a], local[own[a]]) for a in view.tensor.axes}
-    axis, end = pieces.ends.get(view.tensor.name, ("", ""))
-    # Behind what matters nothing is read.
-    ended = [f"{index[axis]} < {end}"] if axis and axis != tile.order[-1].axis else []
-    inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact] + ended
-    if chunk == 1:
-      value = view.load_bits(index)
-      value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
-      writer.line(f"*({place}) = {value};")
-      return
-    last = tile.order[-1]
-    whole = last.exact and last.length % chunk == 0
-    if whole and not inside:
-      writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
-      return
-    others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact] + ended
-    counted = is_runtime(pieces.extents, last.axis)
-    if tile.swizzled and not counted and pieces.extents[last.axis] % chunk == 0:
-      # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
-      # on an H100: every block reads one line of L2, again and again.)
-      inside = [*others] if whole else [*others, f"{local[last]} < {size[last]}"]
-      there = f"{' && '.join(inside)} ? 16 : 0"
-      writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
-      return
-    left = str(16)
-    if not whole:  # no packed ones: they are there for whole steps
-      width = tile.dtype.size_bytes
-      left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
-    if others:
-      left = f"{' && '.join(others)} ? {left} : 0"
-    writer.line(f"const int bytes = {left};")
-    source = f"bytes > 0 ? {view.address(index)} : {view.pointer}"
-    writer.line(f"ptx::cp_async_16_zfill({place}, {source}, bytes);")
+      last = tile.order[-1]
+      whole = last.exact and last.length % chunk == 0
+      if whole and not inside:
+        writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
+        return
+      others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact] + ended
+      counted = is_runtime(self.pieces.extents, last.axis)
+      if tile.swizzled and not counted and self.pieces.extents[last.axis] % chunk == 0:
+        # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
+        # on an H100: every block reads one line of L2, again and again.)
+        inside = [*others] if whole else [*others, f"{local[last]} < {size[last]}"]
+        there = f"{' && '.join(inside)} ? 16 : 0"
+        writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
+        return
+      left = str(16)
+      if not whole:  # no packed ones: they are there for whole steps
+        width = tile.dtype.size_bytes
+        left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
+      if others:
+        left = f"{' && '.join(others)} ? {left} : 0"
+      writer.line(f"const int bytes = {left};")
+      source = f"bytes > 0 ? {view.address(index)} : {view.pointer}"
+      writer.line(f"ptx::cp_async_16_zfill({place}, {source}, bytes);")
 
-
-def _copy_far(
-  writer: Writer, pieces: PiecesText, view: TensorText, tile: SharedTile, own: Mapping[str, Piece],
-  firsts: Mapping[str, str], to: str, by: Copying, sizes: Mapping[Piece, str], stack: ExitStack,
-) -> bool:  # fmt: skip
-  """As ``_copy``, of whole chunks; False if a thread's are not some rows apart, here and there."""
-  last, long = tile.order[-1], [p for p in tile.order[:-1] if p.length > 1]
-  chunks = last.length // tile.chunk
-  if len(long) != 1 or by.threads % (8 * chunks) or is_runtime(pieces.extents, last.axis):
-    return False
-  (rows,) = long
-  apart, axis = by.threads // chunks, next(a for a in view.tensor.axes if own[a] == rows)
-  stride = view.stride(axis)
-  if not isinstance(stride, int) or view.is_picked(axis) or pieces.extents[last.axis] % tile.chunk:
-    return False
-  ending, end = pieces.ends.get(view.tensor.name, ("", ""))
-  if ending not in ("", axis):
-    return False
-  stack.enter_context(writer.block())
-  writer.line(f"const int row = {by.thread} / {chunks};")
-  writer.line(f"const int column = {by.thread} % {chunks} * {tile.chunk};")
-  local = {p: "row" if p == rows else "column" if p == last else "0" for p in tile.order}
-  index = {a: total(firsts[a], local[own[a]]) for a in view.tensor.axes}
-  kind = storage(tile.dtype)
-  # Pinned, or the compiler keeps the addresses of all copies.
-  writer.line(f"const {kind}* from = ptx::pinned({view.address(index)});")
-  writer.line(f"{kind}* into = ptx::pinned({total(to, tile_offset(tile, local))});")
-  whole = last.exact or last.length == pieces.extents[last.axis]
-  with writer.loop("n", rows.length // apart) as n:
-    row = total("row", times(n, apart))
-    there = [] if rows.exact else [f"{row} < {sizes.get(rows) or pieces.size(rows)}"]
-    there += [f"{total(firsts[axis], row)} < {end}"] if ending else []
-    there += [] if whole else [f"column < {sizes.get(last) or pieces.size(last)}"]
-    place, source = (total(x, times(n, apart * each)) for x, each in (("into", WGMMA.step), ("from", stride)))
-    if there:
-      writer.line(f"ptx::cp_async_16_zfill({place}, {source}, {' && '.join(there)} ? 16 : 0);")
-    else:
-      writer.line(f"ptx::cp_async_16({place}, {source});")
-  return True
+  def _copy_far(self) -> bool:
+    """As ``_copy``, of whole chunks; False if a thread's are not some rows apart, here and there."""
+    writer, view, tile, by, own = self.writer, self.view, self.tile, self.by, self.own
+    last, long = tile.order[-1], [p for p in tile.order[:-1] if p.length > 1]
+    chunks = last.length // tile.chunk
+    if len(long) != 1 or by.threads % (8 * chunks) or is_runtime(self.pieces.extents, last.axis):
+      return False
+    (rows,) = long
+    apart, axis = by.threads // chunks, next(a for a in view.tensor.axes if own[a] == rows)
+    stride = view.stride(axis)
+    if not isinstance(stride, int) or view.is_picked(axis) or self.pieces.extents[last.axis] % tile.chunk:
+      return False
+    ending, end = self.pieces.ends.get(view.tensor.name, ("", ""))
+    if ending not in ("", axis):
+      return False
+    with writer.block():
+      writer.line(f"const int row = {by.thread} / {chunks};")
+      writer.line(f"const int column = {by.thread} % {chunks} * {tile.chunk};")
+      local = {p: "row" if p == rows else "column" if p == last else "0" for p in tile.order}
+      index = {a: total(self.firsts[a], local[own[a]]) for a in view.tensor.axes}
+      kind = storage(tile.dtype)
+      # Pinned, or the compiler keeps the addresses of all copies.
+      writer.line(f"const {kind}* from = ptx::pinned({view.address(index)});")
+      writer.line(f"{kind}* into = ptx::pinned({total(self.to, tile_offset(tile, local))});")
+      whole = last.exact or last.length == self.pieces.extents[last.axis]
+      with writer.loop("n", rows.length // apart) as n:
+        row = total("row", times(n, apart))
+        there = [] if rows.exact else [f"{row} < {self.sizes[rows]}"]
+        there += [f"{total(self.firsts[axis], row)} < {end}"] if ending else []
+        there += [] if whole else [f"column < {self.sizes[last]}"]
+        place, source = (
+          total(x, times(n, apart * each)) for x, each in (("into", WGMMA.step), ("from", stride))
+        )
+        if there:
+          writer.line(f"ptx::cp_async_16_zfill({place}, {source}, {' && '.join(there)} ? 16 : 0);")
+        else:
+          writer.line(f"ptx::cp_async_16({place}, {source});")
+    return True
 
 
 def _zero(tile: SharedTile) -> str:

@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.loads import storage
-from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.late_loads_text import late_loads, prefetch
-from mirage_onnx.codegen.tiled.pieces_text import PiecesText
-from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
 from mirage_onnx.ir.tensor_map import BOX_COLUMNS, TensorMap
 from mirage_onnx.lower.feed import FedTile, Feed
@@ -24,24 +21,14 @@ from mirage_onnx.lower.sizes import identifier
 from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
-#: Bytes of a row of a box.
-_ROW_BYTES = 2 * BOX_COLUMNS
-
 
 @dataclass(slots=True)
-class FeedText:
-  """Stands in for ``AheadWriter``: what an iteration waits for, and what it frees behind its products."""
+class FeedText(SharedRing):
+  """What an iteration waits for, and what it frees behind its products."""
 
-  values: ValueWriter
-  pieces: PiecesText
   threads: ThreadGraph
   feed: Feed
   one: OneLaunch
-  first: str = "0"
-
-  @property
-  def writer(self) -> Writer:
-    return self.values.writer
 
   @property
   def parameters(self) -> list[str]:
@@ -56,15 +43,12 @@ class FeedText:
 
   def barriers(self) -> None:
     """They are there for all before any is used; needs nothing of the kernels in front."""
-    line, stages, feed = self.writer.line, self.values.lowering.stages, self.feed
-    line(f"ptx::U64* full = ptx::smem<ptx::U64>() + {feed.barriers // 8};")
-    line(f"ptx::U64* free = full + {stages};")
+    line, feed = self.writer.line, self.feed
+    self.name_barriers(feed.barriers)
     with self.writer.block("if (ptx::thread() == 0)"):
       for m in self.maps:
         line(f"ptx::tensor_prefetch({_given(m.tensor)});")
-      with self.writer.counted("n", stages):
-        line("ptx::mbarrier_init(full + n, 1);")
-        line(f"ptx::mbarrier_init(free + n, {feed.arrivals});")
+      self.begin_barriers(1, feed.arrivals)
       line("ptx::fence_mbarrier_init();")
     line("ptx::cluster_sync();" if self.threads.cluster > 1 else "ptx::sync_block();")
 
@@ -201,7 +185,7 @@ class FeedText:
 
   def advance(self) -> None:
     """The tiles of this iteration are there."""
-    lowering, line = self.values.lowering, self.writer.line
+    line = self.writer.line
     self._at("step")
     line("ptx::wait(full + slot, round);")
     if self.feed.teams > 1:
@@ -211,9 +195,7 @@ class FeedText:
       with self.writer.block("if (step == 0)"):
         for held, view in late:
           prefetch(self.values, held, view, 32 * self.feed.warps)
-    for index in lowering.ring:
-      tile = lowering.tiles[lowering.homes[index]]
-      line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + slot * {tile.units};")
+    self.name_tiles("slot")
 
   def behind(self) -> None:
     """The products of the iteration before have ended."""

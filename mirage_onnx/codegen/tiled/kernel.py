@@ -15,6 +15,7 @@ from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
+from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.turns_text import TurnsText
@@ -36,9 +37,6 @@ from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
 
-#: What says of a loop's tiles that they are there, and that they are free.
-Ahead = AheadWriter | FeedText | RingFeedText
-
 
 def emit_tiled(
   threads: ThreadGraph, plan: TiledPlan, target: Target, kernel: Kernel, beside: Sequence[Kernel] = ()
@@ -59,10 +57,10 @@ def emit_tiled(
   feed: FeedText | RingFeedText | None = None
   given = one.given
   if isinstance(threads.feed, Feed):
-    feed = FeedText(values, pieces, threads, threads.feed, one)
+    feed = FeedText(values, threads, threads.feed, one)
     given = [*one.given, *feed.parameters]
   elif threads.feed:
-    feed = RingFeedText(values, pieces, plan.memory, threads.feed, asks=plan.unseen is not None)
+    feed = RingFeedText(values, plan.memory, threads.feed, asks=plan.unseen is not None)
   values.feed = feed if isinstance(feed, RingFeedText) else None
   alone = isinstance(feed, RingFeedText)
   with writer.kernel(kernel.name, threads.threads, threads.cluster, given, alone=alone):
@@ -116,11 +114,11 @@ class _Emitter:
   def run(self) -> None:
     """The three runs."""
     writer, threads, steps = self.writer, self.threads, self.threads.steps
-    ahead = AheadWriter(self.values, self.plan.lowering, self.pieces, self.plan.memory)
+    ahead = AheadWriter(self.values, self.plan.memory)
     loop = threads.kernel.loop is not None and bool(steps.body)
-    turns = TurnsText(self.values, self.pieces, self.plan.unseen) if self.plan.unseen else None
+    turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
     if loop:
-      self._declare_steps(turns, ahead)
+      self._declare_steps(turns)
     self._all(steps.before, ahead)
     if self.threads.standing:
       self._tiles(ahead)
@@ -139,20 +137,18 @@ class _Emitter:
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")
 
-  def _declare_steps(self, turns: TurnsText | None, ahead: AheadWriter | None) -> None:
+  def _declare_steps(self, turns: TurnsText | None) -> None:
     if not turns:
       self.writer.line(f"const int steps = {self.pieces.steps};")
       return
     turns.declare()
     self.values.first = "first"
-    if ahead:
-      ahead.first = "first"
 
   def run_ring_fed(self, feed: RingFeedText) -> None:
     """As ``run``, where warps of their own copy."""
     steps, plan = self.threads.steps, self.plan
-    turns = TurnsText(self.values, self.pieces, plan.unseen, feed) if plan.unseen else None
-    self._declare_steps(turns, None)
+    turns = TurnsText(self.values, plan.unseen, feed) if plan.unseen else None
+    self._declare_steps(turns)
     with feed.feeding(), turns.around(asks=False) if turns else nullcontext():
       feed.feed()
     with feed.computing():
@@ -173,7 +169,7 @@ class _Emitter:
 
     feed.blocks(tile)
 
-  def _loop(self, ahead: Ahead, loop: bool) -> None:
+  def _loop(self, ahead: SharedRing, loop: bool) -> None:
     """All iterations, with what begins in front of them and what they leave under way."""
     self._begin_states()
     if loop:
@@ -186,7 +182,7 @@ class _Emitter:
     for index in self.plan.lowering.widened:
       widened_text(self.values, index).begin(self.writer)
 
-  def _iterate(self, ahead: Ahead, turns: TurnsText | None = None) -> None:
+  def _iterate(self, ahead: SharedRing, turns: TurnsText | None = None) -> None:
     begin_late(self.values)
     names = self.values
     kept = dict(names.names), set(names.issued), set(names.zeroed)
@@ -199,7 +195,7 @@ class _Emitter:
     self._complete()
     ahead.end()
 
-  def _steps(self, ahead: Ahead, first: str, end: str) -> None:
+  def _steps(self, ahead: SharedRing, first: str, end: str) -> None:
     writer = self.writer
     writer.line("#pragma unroll 1")
     with writer.block(f"for (int step = {first}; step < {end}; ++step)"):
@@ -247,13 +243,11 @@ class _Emitter:
       unit = "".join("[0]" for _ in held.form.rest)
       self.writer.line(f"ptx::wgmma_hold({names.name(held)}{unit});")
 
-  def _all(self, steps: tuple[ThreadStep, ...], ahead: Ahead) -> None:
+  def _all(self, steps: tuple[ThreadStep, ...], ahead: SharedRing) -> None:
     for step in steps:
       if isinstance(step, Advance):
         ahead.advance()
-      elif isinstance(ahead, FeedText) and isinstance(step, ThreadBarrier):
+      elif isinstance(step, ThreadBarrier):
         ahead.meet(step)
-      elif self.values.feed and isinstance(step, ThreadBarrier):
-        self.values.feed.meet()
       elif not (isinstance(step, Copy) and (self.values.feed or step.tile in self.plan.memory.early)):
         write_step(self.values, step)  # those copies began before the loop

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mirage_onnx.codegen.grid_text import block_index, replicas
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText, tag
-from mirage_onnx.codegen.tiled.copies import Copying, copy_tile
+from mirage_onnx.codegen.tiled.copies import Copying, copy_load
 from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
@@ -106,12 +106,8 @@ def _load_halves(w: ValueWriter, held: Held, name: str, view: TensorText) -> Non
 
 def copy(w: ValueWriter, step: do.Copy) -> None:
   """A tile of a tensor to shared memory."""
-  tile, op = w.lowering.tiles[step.tile], w.ops[step.index]
-  w.writer.comment(f"%{step.index}: {op.tensor} to shared memory.")
-  view, own = w.view(op.tensor), w.own(step.index)
-  firsts = {a: w.pieces.first(p) for a, p in own.items()}
-  threads = 32 * w.lowering.warps.total
-  copy_tile(w.writer, w.pieces, view, tile, own, firsts, tile.name, Copying(threads))
+  w.writer.comment(f"%{step.index}: {w.ops[step.index].tensor} to shared memory.")
+  copy_load(w, step.index, step.tile, Copying(32 * w.lowering.warps.total))
 
 
 def read(w: ValueWriter, step: do.Read) -> None:

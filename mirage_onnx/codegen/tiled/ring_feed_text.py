@@ -5,18 +5,13 @@ read it. Both sides count the tiles that they have ``used``. Of two warpgroups t
 products while the other works on the results of its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mirage_onnx.codegen.loads import TensorText, storage
-from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.copies import Copying, copy_tile
-from mirage_onnx.codegen.tiled.pieces_text import PiecesText
-from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.codegen.tiled.copies import Copying, copy_load
+from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.instructions import WGMMA
-from mirage_onnx.lower.lowered import Lowered
-from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.ring_feed import RingFeed
 from mirage_onnx.lower.smem_plan import MemoryPlan
 from mirage_onnx.lower.steps import Copy, ThreadBarrier
@@ -28,23 +23,12 @@ _COPYING = 32 * WGMMA.warps
 
 
 @dataclass(slots=True)
-class RingFeedText:
-  """Stands in for ``AheadWriter``."""
+class RingFeedText(SharedRing):
+  """``asks``: whether the warps vote (``turns_text.py``)."""
 
-  values: ValueWriter
-  pieces: PiecesText
   memory: MemoryPlan
   own: RingFeed
-  #: Whether the warps vote (``turns_text.py``).
-  asks: bool = False
-
-  @property
-  def writer(self) -> Writer:
-    return self.values.writer
-
-  @property
-  def lowering(self) -> Lowered:
-    return self.values.lowering
+  asks: bool
 
   @property
   def _groups(self) -> int:
@@ -69,17 +53,14 @@ class RingFeedText:
   def barriers(self) -> None:
     """They are there for all before any is used; needs nothing of the kernels in front."""
     line, stages = self.writer.line, self.lowering.stages
-    line(f"ptx::U64* full = ptx::smem<ptx::U64>() + {self.own.barriers // 8};")
-    line(f"ptx::U64* free = full + {stages};")
+    self.name_barriers(self.own.barriers)
     if self._waits:
       line(f"ptx::U64* ready = free + {stages};")
     if self.asks:
       line(f"ptx::U64* asked = free + {stages + 1};")
       line("unsigned char* said = reinterpret_cast<unsigned char*>(asked + 1);")
     with self.writer.block("if (ptx::thread() == 0)"):
-      with self.writer.counted("n", stages):
-        line(f"ptx::mbarrier_init(full + n, {_COPYING});")
-        line(f"ptx::mbarrier_init(free + n, {self._frees});")
+      self.begin_barriers(_COPYING, self._frees)
       if self._waits:
         line(f"ptx::mbarrier_init(ready, {_COPYING});")
       if self.asks:
@@ -97,9 +78,8 @@ class RingFeedText:
       line(f"const int feeder = ptx::thread() - {32 * self.own.warps};")
       for step in self.memory.graph.before:
         if isinstance(step, Copy):
-          tile, op = self.lowering.tiles[step.tile], self.values.ops[step.index]
-          self.writer.comment(f"%{step.index}: {op.tensor} to shared memory.")
-          self._copy(step.index, tile.name, self.pieces.first, "feeder")
+          self.writer.comment(f"%{step.index}: {self.values.ops[step.index].tensor} to shared memory.")
+          copy_load(self.values, step.index, step.tile, self._by("feeder"))
       if self._waits:
         line("ptx::cp_async_mbarrier_arrive(ready);")
       yield
@@ -113,24 +93,13 @@ class RingFeedText:
       line("const int copier = ptx::pinned(feeder);")
       line(f"const int slot = used % {lowering.stages};")
       line(f"ptx::wait(free + slot, used / {lowering.stages} + 1 & 1);")
-      for index in lowering.ring:
-        tile = lowering.tiles[lowering.homes[index]]
-        self._copy(index, f"{tile.name}_ring + slot * {tile.units}", self._first, "copier")
+      self.copy_step("step", "slot", self._by("copier"))
       line("ptx::cp_async_mbarrier_arrive(full + slot);")
       line("++used;")
 
-  def _first(self, piece: Piece) -> str:
-    """Of a step."""
-    return self.pieces.first_at(piece, "step") if piece.levels.endswith(STEP) else self.pieces.first(piece)
-
-  def _copy(self, index: int, to: str, first: Callable[[Piece], str], thread: str) -> None:
-    lowering, ops = self.lowering, self.values.ops
-    own, tile = self.pieces.cut.of_value[index], lowering.tiles[lowering.homes[index]]
-    view = TensorText.of(self.values.graph.tensor(ops[index].tensor), lowering.extents, packed=True)
-    firsts = {a: first(p) for a, p in own.items()}
-    sizes = {p: self.pieces.left_at(p, "step") for p in own.values() if p.levels.endswith(STEP)}
-    by = Copying(_COPYING, thread, far=True)
-    copy_tile(self.writer, self.pieces, view, tile, own, firsts, to, by, sizes)
+  @staticmethod
+  def _by(thread: str) -> Copying:
+    return Copying(_COPYING, thread, far=True)
 
   @contextmanager
   def computing(self) -> Iterator[None]:
@@ -147,23 +116,18 @@ class RingFeedText:
     if self._in_turns:
       self.writer.line(f"if (group == 0) ptx::bar_sync({_TURNS}, {self._pair});")
 
-  def meet(self) -> None:
+  def meet(self, barrier: ThreadBarrier) -> None:
     """What is copied before the loop is there."""
     self.writer.line("ptx::wait(ready, 0);")
     self.writer.line("ptx::fence_proxy_async();")
 
   def advance(self) -> None:
     """The tiles of this iteration are there, and it is this warpgroup's turn."""
-    line, lowering, stages = self.writer.line, self.lowering, self.lowering.stages
+    line, stages = self.writer.line, self.lowering.stages
     line(f"const int slot = used % {stages};")
     line(f"ptx::wait(full + slot, used / {stages} & 1);")
     line("ptx::fence_proxy_async();")
-    ops = lowering.assignment.kernel.ops
-    for index in lowering.ring:
-      if lowering.late is not None and index == ops[lowering.late].args[1]:
-        continue  # whose tile is that of another step
-      tile = lowering.tiles[lowering.homes[index]]
-      line(f"const {storage(tile.dtype)}* {tile.name} = {tile.name}_ring + slot * {tile.units};")
+    self.name_tiles("slot")
     if self._in_turns:
       line(f"ptx::bar_sync({_TURNS} + group, {self._pair});")
 

@@ -16,7 +16,7 @@ _FEW = 4
 
 
 def write_step(w: ValueWriter, step: ThreadStep) -> None:
-  """The text of one step; ``Advance`` belongs to the loop, which writes it."""
+  """The text of one step; ``Advance`` and barriers belong to the loop's ring."""
   match step:
     case do.Fetch():
       memory_text.fetch(w, step)
@@ -28,8 +28,6 @@ def write_step(w: ValueWriter, step: ThreadStep) -> None:
       memory_text.spill(w, step)
     case do.Store():
       memory_text.store(w, step)
-    case do.ThreadBarrier():
-      memory_text.barrier(w, step)
     case do.ThreadRun():
       _run(w, step)
     case do.Update():

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.grid_text import first_of
 from mirage_onnx.codegen.index_text import total
-from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.steps import Held
@@ -22,18 +21,17 @@ class TurnsText:
   """Writes what stands around the loop of ``values``."""
 
   values: ValueWriter
-  pieces: PiecesText
   unseen: Unseen
   feed: RingFeedText | None = None
 
   def declare(self) -> None:
     """``from`` and ``to``, the steps that see something, and the steps of a turn: ``first`` to ``steps``."""
-    line, band, cut = self.values.writer.line, self.unseen.band, self.pieces.cut
+    line, band, cut = self.values.writer.line, self.unseen.band, self.values.pieces.cut
     at = cut.grid.tile(band.rows, cut.extents)
     columns, first = cut.extents[band.columns], first_of(at)
     assert cut.step is not None
     step = cut.step.length
-    line(f"const int all = {self.pieces.steps};")
+    line(f"const int all = {self.values.pieces.steps};")
     if band.least is None:
       line("const int from = 0;")
     else:
