@@ -12,7 +12,7 @@ The model ranks candidates; a measured choice replaces it wherever there is a GP
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
@@ -63,16 +63,19 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-  """Predicted time of one kernel and what it is made of (bytes from DRAM, all bytes loaded)."""
+  """Predicted time of one kernel and what it is made of (bytes from DRAM, all bytes loaded).
 
-  time_us: float
-  dram_bytes: int
-  l2_bytes: int
-  flops: int
-  blocks: int
-  in_flight_bytes: int
-  registers: int
-  smem_bytes: int
+  Numbers, or arrays of them, one for each point.
+  """
+
+  time_us: Any
+  dram_bytes: Any
+  l2_bytes: Any
+  flops: Any
+  blocks: Any
+  in_flight_bytes: Any
+  registers: Any
+  smem_bytes: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,34 +200,19 @@ def moved_bytes(kernel: Kernel, tensor: KTensor) -> float:
   return SECTOR_BYTES * (2 if any(s.tensor == tensor.name for s in kernel.saves) else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-  """The numbers of a ``Cost``, or arrays of them."""
-
-  time_us: Any
-  l2_bytes: Any
-  flops: Any
-  blocks: Any
-  in_flight_bytes: Any
-  registers: Any
-  smem_bytes: Any
-
-
 def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Container[str] = ()) -> Cost:
   """Cost of a kernel with ``params``.
 
   Of a ``runtime`` axis a block computes its whole tile, however few elements there are.
   """
-  e = estimate(f, params.tile, params.cluster, params.warps, params.stages, target, NUMBERS, runtime)
-  return Cost(
-    e.time_us, f.dram_bytes, e.l2_bytes, e.flops, e.blocks, int(e.in_flight_bytes), e.registers, e.smem_bytes
-  )
+  found = estimate(f, params.tile, params.cluster, params.warps, params.stages, target, NUMBERS, runtime)
+  return replace(found, in_flight_bytes=int(found.in_flight_bytes))
 
 
 def estimate(
   f: Features, tile: Sequence[Any], cluster: Any, warps: Any, stages: Any, target: Target,
   n: Arithmetic = ARRAYS, runtime: Container[str] = (),
-) -> Estimate:  # fmt: skip
+) -> Cost:  # fmt: skip
   """The one formula: at numbers, or at arrays of them (``tile`` has one for each grid axis).
 
   Powers of arrays and of numbers are not the same bits, so times differ by rounding (``ROUNDING``).
@@ -286,8 +274,9 @@ def estimate(
   serial_us = LATENCY_US * (1 + 0.25 * n.ceil(steps / stages))
   ramp = n.least(target.ramp_us, 0.25 * work)
   body = n.most(n.most(work + ramp, serial_us), start_us)
-  time_us = target.launch_us + body + fixed + alu / alu_operations_per_us(target)
-  return Estimate(time_us, l2, flops, blocks, in_flight, registers, smem)
+  alu_rate = ALU_SHOWN * target.multiprocessors * target.lanes * target.cycles_per_us
+  time_us = target.launch_us + body + fixed + alu / alu_rate
+  return Cost(time_us, f.dram_bytes, l2, flops, blocks, in_flight, registers, smem)
 
 
 def _fragments(f: Features, local: Mapping[str, Any], n: Arithmetic) -> Any:
@@ -329,8 +318,3 @@ def ring_registers(f: Features, stages: Any, columns: Any, rows: Any) -> Any:
 def elements_per_thread(f: Features, params: KernelParams) -> int:
   """Of a row kernel with these numbers, whose tile is the rows of a block."""
   return ceil(f.row * prod(params.tile) / (32 * params.warps))
-
-
-def alu_operations_per_us(target: Target) -> float:
-  """Scalar operations of the whole chip, as far as they show."""
-  return ALU_SHOWN * target.multiprocessors * target.lanes * target.cycles_per_us

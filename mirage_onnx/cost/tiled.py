@@ -11,12 +11,11 @@ generated kernels take is another question (``kernel_time.py``).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from mirage_onnx.cost.chip import Fill, fill_of, memory_time_us
-from mirage_onnx.cost.model import CLUSTER_US, LATENCY_US, PARTS_ASSUMED, WAVE_US
+from mirage_onnx.cost.model import CLUSTER_US, LATENCY_US, PARTS_ASSUMED, WAVE_US, Cost
 from mirage_onnx.cost.tiled_block import (
   BlockWork,
   block_loads,
@@ -41,97 +40,44 @@ MAX_REGISTERS = 255
 LEAST_IN_FLIGHT = 128.0
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-  """Arrays of the fields of ``cost.Cost``, and why a point cannot be: reason -> where."""
+def tiled_costs(
+  work: TiledWork, extents: Mapping[str, int], points: Points, target: Target
+) -> tuple[Cost, Mapping[str, Array]]:
+  """The costs of a kernel at all points, and why a point cannot be: reason -> where."""
+  kernel, sizes = work.kernel, TileSizes(work, extents, points)
+  warps, registers, smem, refused = resources(work, sizes, points, target)
+  ctas, iterations = ONE * points.cluster, ONE
+  for axis, tile in zip(kernel.grid, points.tile, strict=True):
+    n = extents.get(axis, PARTS_ASSUMED)
+    ctas = ctas * np.ceil(n / np.minimum(tile, n))
+  if kernel.loop is not None:
+    piece = loop_piece(work, sizes)
+    iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
+  fill = fill_of(ctas, points.cluster.astype(int), points.warps, registers, smem, target)
 
-  time_us: Array
-  dram_bytes: Array
-  l2_bytes: Array
-  flops: Array
-  blocks: Array
-  in_flight_bytes: Array
-  registers: Array
-  smem_bytes: Array
-  refused: Mapping[str, Array]
+  loaded, step, once = block_loads(work, sizes, iterations)
+  dram = sum((sizes.tensor(t) for t in sorted(kernel.touched)), ONE * 0.0)
+  in_flight = fill.active * (step * np.minimum(points.stages, iterations) + once / iterations)
+  l2 = loaded * ctas
+  memory_us = memory_time_us(dram, l2, np.maximum(in_flight, LEAST_IN_FLIGHT), fill, target)
 
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-  """What blocks have and move: ``ctas`` of them with the ranks of clusters, ``l2`` all loads.
-
-  ``refused``: why a point cannot be -> where. ``in_flight``: bytes of a multiprocessor.
-  """
-
-  sizes: TileSizes
-  warps: WarpCounts
-  registers: Array
-  smem: Array
-  refused: Mapping[str, Array]
-  ctas: Array
-  iterations: Array
-  fill: Fill
-  dram: Array
-  l2: Array
-  in_flight: Array
-  memory_us: Array
-
-  @classmethod
-  def of(cls, work: TiledWork, extents: Mapping[str, int], points: Points, target: Target) -> "Traffic":
-    kernel = work.kernel
-    sizes = TileSizes(work, extents, points)
-    warps, registers, smem, refused = resources(work, sizes, points, target)
-    ctas, iterations = ONE * points.cluster, ONE
-    for axis, tile in zip(kernel.grid, points.tile, strict=True):
-      n = extents.get(axis, PARTS_ASSUMED)
-      ctas = ctas * np.ceil(n / np.minimum(tile, n))
-    if kernel.loop is not None:
-      piece = loop_piece(work, sizes)
-      iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
-    fill = fill_of(ctas, points.cluster.astype(int), points.warps, registers, smem, target)
-    loaded, step, once = block_loads(work, sizes, iterations)
-    dram = sum((sizes.tensor(t) for t in sorted(kernel.touched)), ONE * 0.0)
-    ahead = step * np.minimum(points.stages, iterations) + once / iterations
-    l2, in_flight = loaded * ctas, fill.active * ahead
-    memory_us = memory_time_us(dram, l2, np.maximum(in_flight, LEAST_IN_FLIGHT), fill, target)
-    return cls(
-      sizes, warps, registers, smem, refused, ctas, iterations, fill, dram, l2, in_flight,
-      memory_us,
-    )  # fmt: skip
-
-
-def tiled_costs(work: TiledWork, extents: Mapping[str, int], points: Points, target: Target) -> Costs:
-  """The costs of a kernel at all points."""
-  t = Traffic.of(work, extents, points, target)
-  sizes, fill, memory_us = t.sizes, t.fill, t.memory_us
-  block = block_work(work, sizes, t.warps, t.iterations)
+  block = block_work(work, sizes, warps, iterations)
   compute_us = _compute_us(block, fill, points, target, work.instruction(target).share)
   # Memory and arithmetic of nearly the same time do not quite hide one another: the fourth root
   # of fourth powers adds 2 % where one is half of the other, 19 % where they are equal.
   body = np.sqrt(np.sqrt(np.square(np.square(memory_us)) + np.square(np.square(compute_us))))
   # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
   waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
-  body = body + np.where((points.stages == 1) & (t.iterations > 1), waiting, 0.0)
-  fixed = cluster_time_us(work, sizes, points, target) + _parts_us(work, sizes, target)
-  if work.kernel.loop is not None:
+  body = body + np.where((points.stages == 1) & (iterations > 1), waiting, 0.0)
+  fixed = _cluster_us(work, sizes, points, target) + _parts_us(work, sizes, target)
+  if kernel.loop is not None:
     fixed = fixed + WAVE_US * (fill.waves - 1)
   ramp = np.minimum(target.ramp_us, 0.25 * body)
-  return Costs(
-    time_us=target.launch_us + body + ramp + fixed,
-    dram_bytes=t.dram,
-    l2_bytes=t.l2,
-    flops=block.flops * t.ctas,
-    blocks=t.ctas / points.cluster,
-    in_flight_bytes=t.in_flight,
-    registers=t.registers,
-    smem_bytes=t.smem,
-    refused=t.refused,
-  )
-
-
-def fitting(time_us: Array, refused: Mapping[str, Array]) -> Array:
-  """``time_us``, infinite where a point is refused."""
-  return np.where(np.logical_or.reduce(np.broadcast_arrays(*refused.values())), np.inf, time_us)
+  cost = Cost(
+    target.launch_us + body + ramp + fixed, dram, l2, block.flops * ctas, ctas / points.cluster,
+    in_flight, registers, smem,
+  )  # fmt: skip
+  return cost, refused
 
 
 def resources(
@@ -185,7 +131,7 @@ def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target, mm
   return compute_us
 
 
-def cluster_time_us(work: TiledWork, sizes: TileSizes, points: Points, target: Target) -> Array:
+def _cluster_us(work: TiledWork, sizes: TileSizes, points: Points, target: Target) -> Array:
   """The exchange of a cluster: every rank reads what the others have."""
   total = ONE * 0.0
   count = 0

@@ -7,7 +7,7 @@ the most of them is left out, until there are not.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import repeat
 from math import prod
 from typing import Any, cast
@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from mirage_onnx.cost.model import PARTS_ASSUMED, Cost
-from mirage_onnx.cost.tiled import MAX_REGISTERS, Costs, fitting, resources, tiled_costs
+from mirage_onnx.cost.tiled import MAX_REGISTERS, resources, tiled_costs
 from mirage_onnx.cost.tiled_block import cluster_piece, loop_piece
 from mirage_onnx.cost.tiled_fit import Least, fits_nowhere
 from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes
@@ -64,10 +64,10 @@ def solve_tiled(
   points = _fitting(work, extents, _points(work, extents, choices), target, pruned)
   if not points.cluster.size:
     return ()
-  costs = tiled_costs(work, extents, points, target)
+  costs, refused = tiled_costs(work, extents, points, target)
   shape = np.broadcast_shapes(costs.time_us.shape, points.warps.shape, points.stages.shape)
   fits = np.ones(shape, dtype=bool)
-  for reason, where in costs.refused.items():
+  for reason, where in refused.items():
     if pruned is not None:
       pruned[reason] += int(np.count_nonzero(fits & where))
     fits &= ~where
@@ -111,8 +111,9 @@ def tiled_cost(
   """The cost of one parameter point, warps split the better way; None: it does not fit."""
   work = TiledWork.of(kernel, tensors)
   points = Points.one(params)
-  costs = tiled_costs(work, extents, points, target)
-  time_us = fitting(costs.time_us, costs.refused)
+  costs, refused = tiled_costs(work, extents, points, target)
+  out = np.logical_or.reduce(np.broadcast_arrays(*refused.values()))
+  time_us = np.where(out, np.inf, costs.time_us)
   at = np.unravel_index([int(np.argmin(time_us))], time_us.shape)
   return next(_costs(costs, at)) if np.isfinite(time_us[at]) else None
 
@@ -284,10 +285,7 @@ def _params(
     yield KernelParams(tile, cluster, loop_tile if looped else 0, warps, stages, instruction)
 
 
-def _costs(costs: Costs, where: tuple[Array, ...]) -> Iterator[Cost]:
-  counts = (
-    costs.dram_bytes, costs.l2_bytes, costs.flops, costs.blocks, costs.in_flight_bytes,
-    costs.registers, costs.smem_bytes,
-  )  # fmt: skip
-  for time_us, *row in zip(_at(costs.time_us, where), *(_at(c, where) for c in counts), strict=True):
-    yield Cost(time_us, *map(int, row))
+def _costs(costs: Cost, where: tuple[Array, ...]) -> Iterator[Cost]:
+  time_us, *counts = (_at(getattr(costs, f.name), where) for f in fields(Cost))
+  for us, *row in zip(time_us, *counts, strict=True):
+    yield Cost(us, *map(int, row))
