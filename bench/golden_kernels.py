@@ -27,7 +27,7 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate, part_axis
-from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.layouts import Family, lay_out
 from mirage_onnx.superopt.solved import solver
 from mirage_onnx.tune.device import present_target
 from mirage_onnx.tune.measure import Inputs, gpu_of, prepare
@@ -46,7 +46,7 @@ def numbered(graph, region, target, most):
   each = most if len(graph.kernels) == 1 else max(2, round(most ** (1 / len(graph.kernels))))
   sets = [(0.0, (), dict(region.extents))]
   for k in graph.kernels:
-    family, _ = assign_layouts(k, tensors, tiled=True)
+    family = lay_out(k, tensors, tiled=True).family
     parts = {part_axis(a, k.name): 1 for a in k.grid}
     assumed = {} if family is Family.TILED else parts
     found = []

@@ -39,7 +39,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import MMA
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.choice import lowered
-from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.layouts import Family, lay_out
 from mirage_onnx.lower.tensor_view import touched_bytes
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
@@ -80,7 +80,7 @@ def name_of(entry, at, point):
 
 def other_numbers(kernel, tensors, extents, target, point):
   """The numbers that stand ``point * APART`` places behind the best, or none where there are not so many."""
-  family, _ = assign_layouts(kernel, tensors, tiled=True)
+  family = lay_out(kernel, tensors, tiled=True).family
   solver = solve_tiled if family is Family.TILED else solve
   found = solver(kernel, tensors, extents, target, keep=point * APART + 1)
   return found[-1][1] if len(found) > point * APART else None
@@ -91,7 +91,7 @@ def predicted(graph, kernel, params, extents, target):
   tensors = {t.name: t for t in graph.tensors}
   if params.instruction != MMA.name:  # ranked by the same (superopt/warpgroup_numbers.py)
     return None, lowered_us(graph, kernel, extents, params, target)
-  family, _ = assign_layouts(kernel, tensors, tiled=True)
+  family = lay_out(kernel, tensors, tiled=True).family
   if family is not Family.TILED:
     us = kernel_cost(features(kernel, tensors, extents), params, target).time_us
     return us, us

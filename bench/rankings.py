@@ -31,7 +31,7 @@ from warpgroup_products import text
 from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
-from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.layouts import Family, lay_out
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
 from mirage_onnx.target import H100
 
@@ -124,7 +124,7 @@ def programs():
     own = one = 0.0
     for kernel, numbers in zip(graph.kernels, params, strict=True):
       one += lowered_us(graph, kernel, extents, numbers, H100)
-      tiled = assign_layouts(kernel, tensors, tiled=True)[0] is Family.TILED
+      tiled = lay_out(kernel, tensors, tiled=True).family is Family.TILED
       cost = tiled_cost(kernel, tensors, extents, numbers, H100) if tiled else None
       own += (cost or kernel_cost(features(kernel, tensors, extents), numbers, H100)).time_us
     found.setdefault(entry.name.rpartition(".")[0], []).append((sum(us for _, us, *_ in times), own, one))

@@ -17,7 +17,7 @@ from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, UGraph, parse_ugraph, ugraph_extents
-from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.layouts import Family, lay_out
 from mirage_onnx.superopt.tiled_numbers import tiled_cost
 from mirage_onnx.target import get_target
 
@@ -88,7 +88,7 @@ def _cost(graph: UGraph, at: int, params: KernelParams, extents: Mapping[str, in
   kernel, target = graph.kernels[at], get_target(entry.target)
   tensors = {t.name: t for t in graph.tensors}
   try:
-    family, _ = assign_layouts(kernel, tensors, tiled=True)
+    family = lay_out(kernel, tensors, tiled=True).family
     if family is Family.TILED:
       cost = tiled_cost(kernel, tensors, extents, params, target)
     else:

@@ -34,7 +34,7 @@ from search_programs import PROGRAMS
 from mirage_onnx.codegen import compile_cubin, emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
-from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.layouts import Family, lay_out
 from mirage_onnx.superopt.solved import solved, solver
 from mirage_onnx.target import H200
 from mirage_onnx.tune.measure import gpu_of
@@ -62,7 +62,7 @@ def points_of(program, count, families):
   tensors = {t.name: t for t in graph.tensors}
   best = []
   for n, kernel in enumerate(graph.kernels):
-    family, _ = assign_layouts(kernel, tensors, tiled=True)
+    family = lay_out(kernel, tensors, tiled=True).family
     # Part axes of the kernels from here on have no numbers yet: the solvers assume some.
     rest = [KernelParams((1 << 30,) * len(k.grid)) for k in graph.kernels[n:]]
     extents = ugraph_extents(graph, [*best, *rest], region.extents)

@@ -35,18 +35,6 @@ class Laid(NamedTuple):
   lanes: Chosen | None = None
 
 
-def assign_layouts(
-  kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = False
-) -> tuple[Family, tuple[BlockOp, ...]]:
-  """The family and the operations of ``lay_out``.
-
-  Raises:
-      RejectionError: LAYOUT.
-  """
-  laid = lay_out(kernel, tensors, tiled=tiled)
-  return laid.family, laid.ops
-
-
 def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = False) -> Laid:
   """The block operations with their layouts (and the contractions' operands as (A, B)).
 

@@ -52,15 +52,13 @@ class Conversion(NamedTuple):
   kind: str
 
 
-def tiled_layouts(kernel: Kernel, tensors: Mapping[str, KTensor]) -> tuple[BlockOp, ...]:
-  """The block operations with their layouts, the arguments of a contraction as (A, B)."""
-  return lay_out_tiled(kernel, tensors)[0]
-
-
 def lay_out_tiled(
   kernel: Kernel, tensors: Mapping[str, KTensor]
 ) -> tuple[tuple[BlockOp, ...], Chosen | None]:
-  """``tiled_layouts``, and where there are contractions the lanes that they stand for."""
+  """The block operations with their layouts, the arguments of a contraction as (A, B).
+
+  And where there are contractions the lanes that they stand for.
+  """
   if not any(op.op == "matmul" for op in kernel.ops):
     return _vector_layouts(kernel, tensors), None
   lanes, uses = choose_lanes(kernel, tensors)

@@ -23,7 +23,7 @@ from mirage_onnx.ir import (
   print_kernel,
   print_ugraph,
 )
-from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.layouts import Family, lay_out
 from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.solved import Solved, solved, together
 from mirage_onnx.target import Target
@@ -48,7 +48,7 @@ class KnownGraph:
     try:
       graph = parse_ugraph(text)
       tensors = {t.name: t for t in graph.tensors}
-      families = tuple(assign_layouts(k, tensors, tiled=True)[0] for k in graph.kernels)
+      families = tuple(lay_out(k, tensors, tiled=True).family for k in graph.kernels)
       works = tuple(
         TiledWork.of(k, tensors) if f is Family.TILED else None
         for k, f in zip(graph.kernels, families, strict=True)

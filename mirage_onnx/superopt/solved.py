@@ -7,7 +7,7 @@ from mirage_onnx.cost.model import Cost, features, kernel_cost
 from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.instructions import MMA
 from mirage_onnx.ir.ugraph import Candidate, Kernel, KernelParams, KTensor, ugraph_extents
-from mirage_onnx.lower.layouts import Family, assign_layouts
+from mirage_onnx.lower.layouts import Family, lay_out
 from mirage_onnx.lower.unseen import early_end
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
@@ -45,7 +45,7 @@ def kernel_times(
   tensors = {t.name: t for t in graph.tensors}
   every = ugraph_extents(graph, candidate.params, extents)
   for kernel, params in zip(graph.kernels, candidate.params, strict=True):
-    family = assign_layouts(kernel, tensors, tiled=True)[0]
+    family = lay_out(kernel, tensors, tiled=True).family
     if family is Family.TILED or params.instruction != MMA.name:
       sizes = _in_tiles(kernel, every, params, runtime)
       if (loop := kernel.loop) and loop in runtime and early_end(graph, kernel):

@@ -12,7 +12,7 @@ from goldens import GOLDENS
 from mirage_onnx.cost.model import ROUNDING, estimate, features, kernel_cost
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, is_part_axis
-from mirage_onnx.lower.layouts import assign_layouts
+from mirage_onnx.lower.layouts import lay_out
 from mirage_onnx.superopt.numbers import MAX_REGISTERS, solve, tile_choices
 from mirage_onnx.target import H200
 
@@ -50,7 +50,7 @@ def streaming():
     for k in g.ugraph.kernels:
       ops = tuple(replace(op, axes=tensors[op.tensor].axes) if op.op == "load" else op for op in k.ops)
       try:
-        _, ops = assign_layouts(replace(k, ops=ops), tensors)
+        ops = lay_out(replace(k, ops=ops), tensors).ops
       except RejectionError:
         continue
       touched = [op.tensor for op in k.loads] + [save.tensor for save in k.saves]

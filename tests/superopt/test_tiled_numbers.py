@@ -12,8 +12,8 @@ from mirage_onnx.cost import chip
 from mirage_onnx.cost import tiled as model
 from mirage_onnx.ir import parse_ugraph, print_ugraph
 from mirage_onnx.ir.ugraph import KernelParams, ugraph_extents
-from mirage_onnx.lower.layouts import assign_layouts
-from mirage_onnx.lower.tiled_layouts import tiled_layouts
+from mirage_onnx.lower.layouts import lay_out
+from mirage_onnx.lower.tiled_layouts import lay_out_tiled
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.tiled_numbers import solve_tiled, tiled_cost
 from mirage_onnx.target import H200
@@ -25,7 +25,7 @@ def tensors(g):
 
 def laid_out(g, index=0):
   kernel = g.ugraph.kernels[index]
-  return replace(kernel, ops=tiled_layouts(kernel, tensors(g)))
+  return replace(kernel, ops=lay_out_tiled(kernel, tensors(g))[0])
 
 
 def solved(name, extents, target=H200, **more):
@@ -194,7 +194,7 @@ def test_fp32_is_contracted_by_lanes():
   text = print_ugraph(golden("attention_online").ugraph)
   graph = parse_ugraph(re.sub(r"\bf16\[", "f32[", text))
   kernel, of = graph.kernels[0], {t.name: t for t in graph.tensors}
-  kernel = replace(kernel, ops=tiled_layouts(kernel, of))
+  kernel = replace(kernel, ops=lay_out_tiled(kernel, of)[0])
   for queries, least in ((1, 1), (1024, 8)):
     extents = heads(32, queries, 1024, 64)
     (wide, _), *_ = solve_tiled(kernel, of, extents, H200)
@@ -211,7 +211,7 @@ def test_as_a_streaming_kernel_where_both_are_possible(rows):
     replace(op, axes=of[op.tensor].axes) if op.op == "load" else op for op in kernel.ops
   )
   kernel = replace(kernel, ops=in_memory_order)
-  _, ops = assign_layouts(kernel, of)
+  ops = lay_out(kernel, of).ops
   (measured, _), *_ = solve(replace(kernel, ops=ops), of, linear(rows), H200)
   assert best_us("norm_linear", linear(rows)) == pytest.approx(measured.time_us, rel=0.1)
 

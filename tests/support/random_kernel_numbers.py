@@ -7,8 +7,8 @@ import numpy as np
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, Layout
-from mirage_onnx.lower.layouts import Family, assign_layouts
-from mirage_onnx.lower.tiled_layouts import tiled_layouts
+from mirage_onnx.lower.layouts import Family, lay_out
+from mirage_onnx.lower.tiled_layouts import lay_out_tiled
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
 from mirage_onnx.verify.tiles import Tiling
@@ -50,15 +50,15 @@ MOST_BLOCKS, MOST_STEPS, MOST_WORK, MOST_PRODUCTS = 96, 1 << 15, 1 << 19, 1 << 2
 
 
 def numbers(rng, kernel, tensors, extents):
-  family, ops = assign_layouts(kernel, tensors, tiled=True)
+  family, ops, _ = lay_out(kernel, tensors, tiled=True)
   if family is not Family.TILED and rng.random() < 0.4:
-    family, ops = Family.TILED, tiled_layouts(kernel, tensors)
+    family, ops = Family.TILED, lay_out_tiled(kernel, tensors)[0]
   placed = replace(kernel, ops=ops)
   if family is Family.ROW:
     params = KernelParams((1,) * len(kernel.grid), warps=rng.choice((1, 2, 4, 8)))
     if fits(placed, params, extents):
       return placed, params
-    placed = replace(kernel, ops=tiled_layouts(kernel, tensors))
+    placed = replace(kernel, ops=lay_out_tiled(kernel, tensors)[0])
   if family is Family.TILED and rng.random() < 0.2:
     try:
       best = [p for _, p in solve_tiled(placed, tensors, extents, H200)]
