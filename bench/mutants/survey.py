@@ -10,7 +10,7 @@ import onnx
 from mutants.harness import optimize
 from mutants.hooks import patched, production, watching
 
-PLANS = ("mirage_onnx.rewrite.apply:plan_candidate", "mirage_onnx.custom_op.assemble:plan_candidate")
+PLANS = ("mirage_onnx.rewrite.apply:plan_candidate",)
 TEXTS = ("mirage_onnx.codegen.candidates:emit_kernel",)
 BODIES = ("mirage_onnx.rewrite.model:build_body",)
 APPLY = "mirage_onnx.rewrite.apply:apply"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mirage_onnx.codegen.candidates import Compiled
 from mirage_onnx.custom_op.bundle import Bundle
-from mirage_onnx.custom_op.launch_plan import Planned, plan_candidate
+from mirage_onnx.custom_op.launch_plan import Planned
 from mirage_onnx.custom_op.plan import InputSpec
 from mirage_onnx.custom_op.provenance import record
 from mirage_onnx.ir.region import Region
@@ -39,11 +39,12 @@ class BundleBuilder:
     self,
     region: Region,
     compiled: Compiled,
+    draft: Planned,
     body_key: str,
     operands: Sequence[InputSpec] = (),
     target: Target | None = None,
-  ) -> tuple[int, Planned] | None:
-    """The number of the plan of this region instance, and the plan; ``operands``: of its body.
+  ) -> int | None:
+    """The number of the plan of this region instance; ``draft``: the plan, ``operands``: of its body.
 
     ``target``: what ``compiled`` is for, if it is another than the builder's.
 
@@ -52,7 +53,7 @@ class BundleBuilder:
     """
     cubins = dict(self._cubins)
     ids = [cubins.setdefault(c.image, len(cubins)) for c in compiled.cubins]
-    planned = plan_candidate(region, compiled.candidate, compiled.sources, ids, operands)
+    planned = draft.placed(ids, operands)
     target = target or self._target
     key = (planned.plan.to_text(), body_key, target.name)
     if key not in self._plans:
@@ -63,7 +64,7 @@ class BundleBuilder:
       self._plans[key] = self._numbers[place] if place < len(self._numbers) else place
       self._own |= {place} if is_own else set()
       self._provenance.append(record(region, compiled, target, planned.interface))
-    return self._plans[key], planned
+    return self._plans[key]
 
   def own_first(self) -> tuple[int, ...]:
     """Numbers with which plans for one GPU only come before those for all of an architecture."""

@@ -120,7 +120,7 @@ def _planned(region: Region, record: Mapping[str, Any]) -> Planned | None:
   recorded = Interface.from_record(record["interface"])
   operands = recorded.head.inputs[len({x.source.name for x in region.given}) :]
   try:
-    return plan_candidate(region, Candidate(graph, params), (), (), operands)
+    return plan_candidate(region, Candidate(graph, params), ()).placed((), operands)
   except (MirageError, RejectionError, LookupError, ValueError):
     return None
 

@@ -33,6 +33,18 @@ class Planned:
   outputs: tuple[str, ...]
   interface: Interface
 
+  def placed(self, images: Sequence[int], operands: Sequence[InputSpec] = ()) -> Planned:
+    """The same in a bundle that has its images under these numbers.
+
+    ``operands``: further inputs of the node, which no kernel reads (``rewrite/body.py``).
+    """
+    (variant,) = self.plan.variants
+    launches = tuple(replace(launch, cubin=images[launch.cubin]) for launch in variant.launches)
+    inputs = (*self.plan.inputs, *operands)
+    plan = replace(self.plan, inputs=inputs, variants=(replace(variant, launches=launches),))
+    interface = replace(self.interface, head=replace(self.interface.head, inputs=inputs))
+    return replace(self, plan=plan, interface=interface)
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -72,16 +84,8 @@ class Places:
     return tuple(found.values())
 
 
-def plan_candidate(
-  region: Region,
-  candidate: Candidate,
-  sources: Sequence[KernelSource],
-  cubins: Sequence[int],
-  operands: Sequence[InputSpec] = (),
-) -> Planned:
-  """The plan that launches ``sources`` (one per kernel, image ids ``cubins``).
-
-  ``operands``: further inputs of the node, which no kernel reads (``rewrite/body.py``).
+def plan_candidate(region: Region, candidate: Candidate, sources: Sequence[KernelSource]) -> Planned:
+  """The plan that launches ``sources``, one per kernel, whose images are numbered in their order.
 
   Raises:
       MirageError: INTERNAL, the kernels are of another region.
@@ -104,7 +108,7 @@ def plan_candidate(
     for k, o in enumerate(region.outputs)
   }
   head = Plan(
-    inputs=(*inputs.values(), *operands),
+    inputs=tuple(inputs.values()),
     outputs=tuple(outputs.values()),
     variants=(Variant(()),),
     equal=tuple(Equal(run.of(a), run.of(b)) for a, b in region.equal_dims),
@@ -115,5 +119,5 @@ def plan_candidate(
     outputs={o.name: places.outputs.index(o.source.name) for o in region.outputs},
     sizes={axis: run.of(size) for axis, size in region.runtime.items()},
   )
-  plan = make_plan(interface, graph, extents, sources, cubins)
+  plan = make_plan(interface, graph, extents, sources, range(len(sources)))
   return Planned(plan, places.inputs, permutations, places.outputs, interface)

@@ -71,6 +71,7 @@ class _Draft:
   Those with equal kernels and equal bodies share one.
   """
 
+  planned: Planned
   replacement: Replacement
   body: Body
   operands: tuple[InputSpec, ...]
@@ -129,10 +130,7 @@ def apply(
         write_bundle(bundle),
         target_suffix=target.suffix,
         other_suffixes=[layer.target.suffix for layer in others],
-        base_dir=loaded.base_dir,
-        shapes=shapes,
-        folded=loaded.folded,
-        half=half,
+        maker=maker,
         taken=taken,
       )
       tie_nodes(result, bundle)
@@ -195,7 +193,7 @@ def _numbered(
   found, inner = dict[_At, Replacement](), None
   for at in reversed(place):
     draft, target = drafts[at], layers[at[0]].target
-    key, outer = draft.body.key, draft.replacement
+    key, outer = draft.body.key, replace(draft.replacement, body=draft.body)
     if len(layers) > 1:
       outer = replace(outer, suffix=target.suffix)
     if inner is not None:
@@ -203,8 +201,9 @@ def _numbered(
         continue
       domain = f"{DOMAIN_PREFIX}.{inner.suffix}"
       key = call_body(outer, inner, draft.body.operands, domain, opsets).key
-    if added := builder.add(*layers[at[0]].chosen[at[1]], key, draft.operands, target):
-      inner = found[at] = replace(outer, plan=added[0], inner=inner)
+    plan = builder.add(*layers[at[0]].chosen[at[1]], draft.planned, key, draft.operands, target)
+    if plan is not None:
+      inner = found[at] = replace(outer, plan=plan, inner=inner)
   return found
 
 
@@ -227,10 +226,15 @@ def _halves(loaded: LoadedModel, chosen: Sequence[Kernels], drafts: Collection[i
 
 
 def _draft(loaded: LoadedModel, maker: BodyMaker, region: Region, compiled: Compiled) -> _Draft:
-  planned = plan_candidate(region, compiled.candidate, compiled.sources, range(len(compiled.sources)))
+  planned = plan_candidate(region, compiled.candidate, compiled.sources)
   replacement = _replacement(region, planned, 0)
   body = maker.body(replacement)
-  return _Draft(replacement, body, tuple(_operand(loaded.tensors[name]) for name in body.operands))
+  return _Draft(
+    planned,
+    replacement,
+    body,
+    tuple(_operand(loaded.tensors[name]) for name in body.operands),
+  )
 
 
 def _operand(tensor: Tensor) -> InputSpec:

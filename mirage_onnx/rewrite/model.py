@@ -47,7 +47,7 @@ class BodyMaker:
     half: Set[str] = frozenset(),
   ) -> None:
     self._wiring, self.opsets = Wiring(model), _opsets(model)
-    self._constants, self._readers = Constants(model, base_dir, folded), Readers(model, half)
+    self.constants, self.readers = Constants(model, base_dir, folded), Readers(model, half)
     self._shapes = shapes
 
   def body(self, replacement: Replacement) -> Body:
@@ -57,8 +57,8 @@ class BodyMaker:
         MirageError: INTERNAL.
     """
     nodes = [self._wiring.proto(node) for node in self._wiring.find(replacement.nodes)]
-    missing = self._readers.missing(nodes, replacement.outputs)
-    return build_body(nodes, replacement, self._constants, self.opsets, self._shapes, missing)
+    missing = self.readers.missing(nodes, replacement.outputs)
+    return build_body(nodes, replacement, self.constants, self.opsets, self._shapes, missing)
 
 
 def rewrite_model(
@@ -68,17 +68,13 @@ def rewrite_model(
   *,
   target_suffix: str = "sm90a",
   other_suffixes: Sequence[str] = (),
-  base_dir: Path | None = None,
-  shapes: Shapes = NO_SHAPES,
-  folded: Folded = NOTHING,
-  half: Set[str] = frozenset(),
+  maker: BodyMaker | None = None,
   taken: Set[str] = frozenset(),
 ) -> onnx.ModelProto:
   """A new model with every region replaced; ``model`` is not modified.
 
-  ``other_suffixes``: of further targets, in their order. ``base_dir``: the folder of the model file,
-  needed to read external data. ``shapes``: the static shapes of values, for ``build_body``; ``folded``:
-  that of the ``LoadedModel``; ``half``: the fp16 values; ``taken``: names that nothing new may have.
+  ``other_suffixes``: of further targets, in their order. ``maker``: of this model; it knows more than
+  the model says, and makes the bodies that replacements lack; ``taken``: names that nothing new may have.
   References of untouched weights stay as they are.
 
   Raises:
@@ -88,8 +84,7 @@ def rewrite_model(
   result = onnx.ModelProto()
   result.CopyFrom(model)
   if replacements:
-    constants = Constants(model, base_dir, folded)
-    rewriter = _Rewriter(model, result, target_suffix, constants, shapes, half)
+    rewriter = _Rewriter(model, result, target_suffix, maker or BodyMaker(model))
     rewriter.taken |= taken
     for replacement in replacements:
       rewriter.replace(replacement)
@@ -98,21 +93,10 @@ def rewrite_model(
 
 
 class _Rewriter:
-  def __init__(
-    self,
-    model: onnx.ModelProto,
-    result: onnx.ModelProto,
-    suffix: str,
-    constants: Constants,
-    shapes: Shapes,
-    half: Set[str],
-  ) -> None:
-    self.model, self.result, self.suffix = model, result, suffix
+  def __init__(self, model: onnx.ModelProto, result: onnx.ModelProto, suffix: str, maker: BodyMaker) -> None:
+    self.model, self.result, self.suffix, self.maker = model, result, suffix, maker
     self.wiring = Wiring(model)
-    self.constants = constants
-    self.opsets = _opsets(model)
-    self.shapes = shapes
-    self.readers = Readers(model, half)
+    self.constants, self.opsets = maker.constants, maker.opsets
     self.functions: dict[int, onnx.FunctionProto] = {}
     self.domains = set[str]()
     self.stored: dict[WeightUse, onnx.TensorProto] = {}
@@ -130,8 +114,7 @@ class _Rewriter:
 
   def replace(self, replacement: Replacement) -> None:
     nodes = self.wiring.find(replacement.nodes)
-    protos = [self.wiring.proto(node) for node in nodes]
-    body = self._body(replacement, protos)
+    body = self._body(replacement)
     first = replacement.nodes[0]
     node = onnx.NodeProto(
       op_type=replacement.op_type,
@@ -152,19 +135,20 @@ class _Rewriter:
     self.domains.add(domain)
     return domain
 
-  def _body(self, replacement: Replacement, protos: Sequence[onnx.NodeProto]) -> Body:
+  def _body(self, replacement: Replacement) -> Body:
     """The body of an instance: its nodes, or the instance for another target, whose body is made too."""
     inner = replacement.inner
     if inner is None:
-      missing = self.readers.missing(protos, replacement.outputs)
-      body = build_body(protos, replacement, self.constants, self.opsets, self.shapes, missing)
+      body = replacement.body or self.maker.body(replacement)
     else:
-      operands = self._body(inner, protos).operands
+      operands = self._body(inner).operands
       body = call_body(replacement, inner, operands, self._domain(inner), self.opsets)
     self._share(replacement, body.function)
     return body
 
-  def _share(self, replacement: Replacement, body: onnx.FunctionProto) -> None:
+  def _share(self, replacement: Replacement, function: onnx.FunctionProto) -> None:
+    body = onnx.FunctionProto()
+    body.CopyFrom(function)
     body.name, body.domain = replacement.op_type, self._domain(replacement)
     body.doc_string = "The original nodes; they run where the kernel cannot."
     first = self.functions.setdefault(replacement.plan, body)
@@ -177,7 +161,7 @@ class _Rewriter:
     """The tensor that the custom node reads for an input of the region."""
     use = replacement.weight(value)
     if use is None:
-      mask = None if value in self.readers.nodes else implied(value)
+      mask = None if value in self.maker.readers.nodes else implied(value)
       if mask is None:
         return value
       use = WeightUse(value, tuple(range(len(mask.dims))))

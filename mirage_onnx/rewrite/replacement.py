@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.runtime_extent import Monomial
+
+if TYPE_CHECKING:
+  from mirage_onnx.rewrite.body import Body
 
 #: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
 NAME_POOL = 128
@@ -57,7 +61,8 @@ class Replacement:
   another order of dims. ``workspace``: the plan has one more output, a uint8 scratch tensor,
   after ``outputs``. ``shapes``: of values whose shape is computed elsewhere in the model, over
   the shapes of ``inputs``, where only a run knows it. ``suffix``: of the target, "" the model's only one.
-  ``inner``: the same instance for another target; the function body calls it.
+  ``inner``: the same instance for another target; the function body calls it. ``body``: of its own nodes,
+  if somebody has made it.
   """
 
   nodes: tuple[str, ...]
@@ -69,6 +74,7 @@ class Replacement:
   shapes: Mapping[str, tuple[Monomial, ...]] = field(default_factory=dict)
   suffix: str = ""
   inner: "Replacement | None" = None
+  body: "Body | None" = None
 
   def __post_init__(self) -> None:
     for what, names in (

@@ -7,8 +7,15 @@ from small_models import Net, region_of, search_region
 
 from mirage_onnx.codegen.candidates import compile_candidates
 from mirage_onnx.custom_op.assemble import OWN_POOL, BundleBuilder
+from mirage_onnx.custom_op.launch_plan import plan_candidate
 from mirage_onnx.ir.text import parse_ugraph
 from mirage_onnx.target import H200
+
+
+def added(builder, region, kernels, key, target=None):
+  """The number of the plan."""
+  planned = plan_candidate(region, kernels.candidate, kernels.sources)
+  return builder.add(region, kernels, planned, key, target=target)
 
 
 def compiled(*widths):
@@ -31,7 +38,7 @@ def pair():
 def test_equal_regions_share_everything(pair):
   builder = BundleBuilder(H200)
   region, kernels = pair[0]
-  assert [builder.add(region, kernels, "body")[0] for _ in range(3)] == [0, 0, 0]
+  assert [added(builder, region, kernels, "body") for _ in range(3)] == [0, 0, 0]
   bundle = builder.bundle()
   assert (len(bundle.cubins), len(bundle.plans)) == (1, 1)
 
@@ -39,7 +46,7 @@ def test_equal_regions_share_everything(pair):
 def test_another_body_is_another_plan_over_the_same_image(pair):
   builder = BundleBuilder(H200)
   region, kernels = pair[0]
-  assert [builder.add(region, kernels, key)[0] for key in ("a", "b", "a")] == [0, 1, 0]
+  assert [added(builder, region, kernels, key) for key in ("a", "b", "a")] == [0, 1, 0]
   bundle = builder.bundle()
   assert (len(bundle.cubins), len(bundle.plans)) == (1, 2)
   assert bundle.plans[0] == bundle.plans[1]
@@ -47,7 +54,7 @@ def test_another_body_is_another_plan_over_the_same_image(pair):
 
 def test_another_region_is_another_image(pair):
   builder = BundleBuilder(H200)
-  numbers = [builder.add(region, kernels, "")[0] for region, kernels in pair]
+  numbers = [added(builder, region, kernels, "") for region, kernels in pair]
   assert numbers == [0, 1]
   bundle = builder.bundle()
   assert len(bundle.cubins) == len(bundle.plans) == 2
@@ -57,7 +64,7 @@ def test_another_region_is_another_image(pair):
 def test_provenance_rebuilds_the_kernels(pair):
   builder = BundleBuilder(H200)
   region, kernels = pair[1]
-  builder.add(region, kernels, "")
+  added(builder, region, kernels, "")
   (record,) = builder.bundle().provenance
   assert record["region"] == region.text
   assert record["target"] == "h200"
@@ -89,7 +96,7 @@ def test_refused_candidates_are_passed_over(pair):
 def test_plans_for_one_gpu_have_the_first_numbers(pair):
   """In a second builder to which the same is added; there are only so many of them."""
   own = replace(H200, suffix="sm90a_h200")
-  added = [
+  instances = [
     (pair[0], "a", H200),
     (pair[0], "b", own),
     (pair[1], "a", H200),
@@ -98,7 +105,7 @@ def test_plans_for_one_gpu_have_the_first_numbers(pair):
   ]
 
   def numbers(builder):
-    return [builder.add(*kernels, key, (), target)[0] for kernels, key, target in added]
+    return [added(builder, *kernels, key, target) for kernels, key, target in instances]
 
   first = BundleBuilder(H200)
   assert numbers(first) == [0, 1, 2, 3, 1]
@@ -107,6 +114,6 @@ def test_plans_for_one_gpu_have_the_first_numbers(pair):
   made, again = first.bundle(), second.bundle()
   assert again.plans == tuple(made.plans[k] for k in (1, 3, 0, 2))
   assert [p["region"] for p in again.provenance] == [made.provenance[k]["region"] for k in (1, 3, 0, 2)]
-  most = [second.add(*pair[0], f"more {k}", (), own) for k in range(OWN_POOL)]
+  most = [added(second, *pair[0], f"more {k}", own) for k in range(OWN_POOL)]
   assert [m is None for m in most] == [False] * (OWN_POOL - 2) + [True] * 2
-  assert second.add(*pair[0], "more", (), H200)
+  assert added(second, *pair[0], "more", H200)

@@ -61,7 +61,7 @@ def planned(model):
   sources = sources_of(region, candidate, "kernel")
   assert sources
   ids = list(range(7, 7 + len(sources)))
-  return region, sources, plan_candidate(region, candidate, sources, ids)
+  return region, sources, plan_candidate(region, candidate, sources).placed(ids)
 
 
 def test_one_kernel(net):
@@ -163,5 +163,5 @@ def test_unused_tensors_do_not_change_the_plan(net):
   candidate = search_region(region).candidates[0].candidate
   sources = sources_of(region, candidate, "kernel")
   assert sources
-  again = plan_candidate(replace(region, nodes=("x", "y")), candidate, sources, [7])
-  assert again == plan_candidate(region, candidate, sources, [7])
+  again = plan_candidate(replace(region, nodes=("x", "y")), candidate, sources)
+  assert again == plan_candidate(region, candidate, sources)

@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 
 def recorded(region, compiled):
-  planned = plan_candidate(region, compiled.candidate, compiled.sources, range(len(compiled.sources)))
+  planned = plan_candidate(region, compiled.candidate, compiled.sources)
   return record(region, compiled, H200, planned.interface)
 
 

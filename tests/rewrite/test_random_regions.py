@@ -73,7 +73,7 @@ def replaced(model, seed):
   plans = {key: i for i, key in enumerate(dict.fromkeys(keys))}
   for draft, key in zip(drafts, keys, strict=True):
     object.__setattr__(draft, "plan", plans[key])
-  return rewrite_model(model, drafts, b"", half=half), len(drafts)
+  return rewrite_model(model, drafts, b"", maker=BodyMaker(model, half=half)), len(drafts)
 
 
 def with_rounded_splits(model, result):

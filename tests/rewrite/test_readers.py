@@ -7,7 +7,7 @@ from onnx import helper
 from small_models import Net, feeds, run_model
 
 from mirage_onnx.importer import load_model
-from mirage_onnx.rewrite.model import rewrite_model
+from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.readers import HALF, MICROSOFT_HALF, Readers
 from mirage_onnx.rewrite.replacement import Replacement, WeightUse
 
@@ -89,7 +89,7 @@ def test_bits(case, rng, monkeypatch):
   values = feeds(model, rng)
 
   def same():
-    result = rewrite_model(model, chosen, b"", half=half)
+    result = rewrite_model(model, chosen, b"", maker=BodyMaker(model, half=half))
     pairs = zip(run_model(model, values), run_model(result, values), strict=True)
     return all(a.tobytes() == b.tobytes() for a, b in pairs)
 

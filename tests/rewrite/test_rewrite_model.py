@@ -312,7 +312,7 @@ def test_instances_share_a_body_whose_large_constants_differ(toy, x, how):
   regions = [replace(toy.region(i), inputs=(f"h{i}", f"l{i}_gamma"), weights=()) for i in range(2)]
   first, second = map(BodyMaker(model, folded=folded).body, regions)
   assert (first.key, first.operands) == (second.key, ("l0_w",))
-  result = rewrite_model(model, regions, toy.bundle, folded=folded)
+  result = rewrite_model(model, regions, toy.bundle, maker=BodyMaker(model, folded=folded))
   assert [n.op_type for n in result.graph.node].count("MuGraph_0") == 2
   feeds = np.random.default_rng(0).standard_normal((5, width)).astype(np.float16)
   assert toy.same(model, result, h0=feeds)

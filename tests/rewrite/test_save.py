@@ -14,7 +14,7 @@ from written_files import data_file
 from mirage_onnx.errors import MirageError
 from mirage_onnx.rewrite import save as save_module
 from mirage_onnx.rewrite import stream
-from mirage_onnx.rewrite.model import rewrite_model
+from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.save import check_output, save_model
 
 
@@ -35,7 +35,7 @@ def source(toy, tmp_path):
 @pytest.fixture
 def rewritten(toy, source):
   light = onnx.load(source, load_external_data=False)
-  return rewrite_model(light, [toy.region(0)], toy.bundle, base_dir=source.parent)
+  return rewrite_model(light, [toy.region(0)], toy.bundle, maker=BodyMaker(light, source.parent))
 
 
 def refuse(code, *args, match=None, **options):

@@ -11,7 +11,7 @@ import pytest
 from exotic_models import EXOTIC
 from onnx import TensorProto, helper
 
-from mirage_onnx.rewrite.model import rewrite_model
+from mirage_onnx.rewrite.model import BodyMaker, rewrite_model
 from mirage_onnx.rewrite.wiring import Wiring
 
 MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.onnx"))
@@ -22,7 +22,7 @@ def test_external_references_are_kept_and_touched_ones_are_read(toy, x, tmp_path
   path = tmp_path / "in.onnx"
   onnx.save(model, path, save_as_external_data=True, size_threshold=64, location="in.data")
   light = onnx.load(path, load_external_data=False)
-  result = rewrite_model(light, [toy.region(0)], toy.bundle, base_dir=tmp_path)
+  result = rewrite_model(light, [toy.region(0)], toy.bundle, maker=BodyMaker(light, tmp_path))
   found = {t.name: t for t in result.graph.initializer}
   assert found["l1_w"].data_location == TensorProto.EXTERNAL
   assert found["l0_w.kmajor"].data_location == TensorProto.DEFAULT
