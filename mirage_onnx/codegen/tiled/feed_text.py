@@ -21,6 +21,9 @@ from mirage_onnx.lower.sizes import identifier
 from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
+#: Bytes of a row of a box.
+_ROW_BYTES = 2 * BOX_COLUMNS
+
 
 @dataclass(slots=True)
 class FeedText(SharedRing):
