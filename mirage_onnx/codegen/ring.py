@@ -157,22 +157,28 @@ class Ring:
       if plan.parts > 1:
         self._fetch_parts(index, stage, depth, ahead=ahead)
         continue
-      types, stride = self._types(op, view), _number(view.stride(plan.depth))
+      stride = _number(view.stride(plan.depth))
       with writer.loops(plan.tiles(op)) as indices:
         apart = depth if stride == 1 else f"({depth}) * {stride}"
         address = f"{self._tile_address(index, indices)} + {apart}"
         slot = f"x{index}[{stage}]{subscript(indices)}"
-        if not view.together(plan.depth, 8) or plan.depth_extent % 8 != 0:
-          end = str(plan.depth_extent) if plan.even else "k_end"
-          count = f"{end} - ({depth})"
-          writer.line(f"{slot} = gather8<{types}>({address}, {stride}, {count});", index)
-        elif not plan.even:
-          writer.line(f"{slot} = {{}};")
-          writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);", index)
-        elif ahead:
-          writer.line(f"load8_if<{types}>({slot}, {address}, more);", index)
+        if view.together(plan.depth, 8) and plan.depth_extent % 8 == 0:
+          self._load8(index, slot, address, depth, "more" if ahead else "")
         else:
-          writer.line(f"{slot} = load8<{types}>({address});", index)
+          end = str(plan.depth_extent) if plan.even else "k_end"
+          call = f"gather8<{self._types(op, view)}>({address}, {stride}, {end} - ({depth}))"
+          writer.line(f"{slot} = {call};", index)
+
+  def _load8(self, index: int, slot: str, address: str, depth: str, more: str) -> None:
+    """Eight elements at ``depth`` to a slot; ``more``: whether there is a round for them, if asked."""
+    types = self._types(self._op(index), self.view(index))
+    if not self.plan.even:
+      self.writer.line(f"{slot} = {{}};")
+      more = f"{depth} < k_end"
+    if more:
+      self.writer.line(f"load8_if<{types}>({slot}, {address}, {more});", index)
+    else:
+      self.writer.line(f"{slot} = load8<{types}>({address});", index)
 
   def _fetch_packed(
     self, index: int, packed: PackedText, stage: str, depth: str, *, ahead: bool, tile: str | None
@@ -193,19 +199,11 @@ class Ring:
 
   def _fetch_parts(self, index: int, stage: str, depth: str, *, ahead: bool) -> None:
     """Operands of 16 bits where a lane has several eights of the depth."""
-    op, view, plan = self._op(index), self.view(index), self.plan
-    types, more = self._types(op, view), "more"
+    op, plan, more = self._op(index), self.plan, "more" if ahead else ""
     if self.steps.stages(index) < plan.stages and ahead:
       depth = total("k", "kStride" if stage == "0" else f"({stage} + 1) * kStride")
       more = f"{stage} + 1 < {plan.stages} || more"
-    tiles = plan.tiles(op)
-    with self.writer.loops((*tiles, ("u", plan.parts))) as (*indices, u):
+    with self.writer.loops((*plan.tiles(op), ("u", plan.parts))) as (*indices, u):
       address = f"{self._tile_address(index, indices)} + {total(depth, times(u, 8))}"
       slot = f"x{index}[{self.at_stage(index, stage)}]{subscript([*indices, u])}"
-      if not plan.even:
-        self.writer.line(f"{slot} = {{}};")
-        self.writer.line(f"load8_if<{types}>({slot}, {address}, {depth} < k_end);", index)
-      elif ahead:
-        self.writer.line(f"load8_if<{types}>({slot}, {address}, {more});", index)
-      else:
-        self.writer.line(f"{slot} = load8<{types}>({address});", index)
+      self._load8(index, slot, address, depth, more)
