@@ -145,13 +145,16 @@ class Spans:
 
 
 def _told(arguments):
-  """What says most of the arguments of a call."""
+  """What says most of the arguments of a call, in few words: texts of all that they hold take half a second."""
   for x in arguments:
     x = getattr(x, "region", x)
     if hasattr(x, "nodes"):
       return f"{len(x.nodes)} {x.nodes[0]} to {x.nodes[-1]}"
   pairs = [x for x in arguments if isinstance(x, tuple)]
-  return pairs[-1] if pairs else ""
+  if not pairs:
+    return ""
+  last = pairs[-1]
+  return last if all(isinstance(x, (int, str)) for x in last) else f"{len(last)} of {type(last[0]).__name__}"
 
 
 def cores(spans, folder, ended):
