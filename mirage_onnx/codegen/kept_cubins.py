@@ -109,9 +109,8 @@ def _decode(value: Mapping[str, Any], image: bytes, source: KernelSource) -> Cub
 
 def _is_image_of(image: bytes, source: KernelSource, registers: int) -> bool:
   """Whether an image says of itself what a launch of the kernel needs, and what was kept of it."""
-  parameters = (
-    *(POINTER_BYTES for _ in source.args), *(SIZE_BYTES for _ in source.sizes), *(MAP_BYTES for _ in source.maps)
-  )  # fmt: skip
+  counts = (POINTER_BYTES, source.args), (SIZE_BYTES, source.sizes), (MAP_BYTES, source.maps)
+  parameters = tuple(size for size, some in counts for _ in some)
   facts = image_facts(image)
   expected = {source.name: ImageKernel(parameters, source.block, source.cluster)}
   return facts is not None and facts.kernels == expected and facts.registers == (registers,)

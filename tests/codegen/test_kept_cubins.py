@@ -140,7 +140,7 @@ def test_a_link_is_no_folder_of_ones_own(asked, tmp_path):
 
 
 def test_a_kernel_with_a_tensor_map_is_compiled_once(asked):
-  """Its map is a parameter of 128 bytes; such kernels were compiled in every run, one to three seconds each."""
+  """Its map is a parameter of 128 bytes; such kernels were compiled in every run, 1 to 3 s each."""
   text = (
     "struct alignas(64) Map { unsigned long long words[16]; }; "
     'extern "C" __global__ void __launch_bounds__(32) k(float* x, int n, const __grid_constant__ Map map) '
