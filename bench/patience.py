@@ -1,12 +1,13 @@
-"""When timing should end: the part of a 20-minute run's gain that runs of default flags have, by made-up times.
+"""When timing should end: the part of a 20-minute run's gain that default flags have, by made-up times.
 
-    python bench/patience.py [--seeds 20] [--first 5] [--rates 0.001 0.0005] [--worlds bert minilm llama] \
-        [--out bench/results/patience.json]
+    python bench/patience.py [--seeds 20] [--first 5] [--rates 0.001 0.0005] [--seconds 840] \
+        [--worlds bert minilm llama] [--out bench/results/patience.json]
 
-Worlds: four layers of BERT-base 8x512, six of a MiniLM of 128 tokens (many small regions), two of a LLaMA-like
-step with 4096 keys (few large ones), with the true times of ``tests/tune/test_exploring_budget.py``. ``--rates``:
-values of ``WORTH_PER_S``. A line a world and rate: the mean and the least part of the gain, and the seconds that
-were timed. Seeds that are in ``--out`` already are passed over.
+Worlds: four layers of BERT-base 8x512, six of a MiniLM of 128 tokens (many small regions), two of a
+LLaMA-like step with 4096 keys (few large ones), with the true times of
+``tests/tune/test_exploring_budget.py``. ``--rates``: values of ``WORTH_PER_S``. A line a world and rate: the
+mean and the least part of the gain, and the seconds that were timed. Seeds that are in ``--out`` already are
+passed over.
 """
 
 import argparse
@@ -53,7 +54,7 @@ def offered(model):
   return program, outcomes, node_us, alone_us(program, target), target
 
 
-def rows_of(world, seeds, rates, known):
+def rows_of(world, seeds, rates, known, seconds):
   """A row a seed and rate: gains over that of 20 minutes, and seconds."""
   import pytest
   import test_exploring_budget as budget
@@ -71,7 +72,7 @@ def rows_of(world, seeds, rates, known):
       long_us, long_s, _ = drawn.explored(budget.LONG_S, 4.0)
       for rate in todo:
         patch.setattr(exploring, "WORTH_PER_S", rate)
-        gain_us, took_s, why = drawn.explored(budget.LONG_S, 1.0)
+        gain_us, took_s, why = drawn.explored(seconds, 1.0)
         yield {
           "world": world, "seed": seed, "rate": rate, "part": round(gain_us / max(long_us, 1e-9), 4),
           "seconds": round(took_s, 1), "long_seconds": round(long_s, 1), "regions": len(drawn.outcomes),
@@ -85,13 +86,14 @@ def main():
   add("--first", type=int, default=5)
   add("--seeds", type=int, default=20)
   add("--rates", type=float, nargs="+", default=[0.001, 0.0005])
+  add("--seconds", type=float, default=840.0, help="of timing at most (of the test: 80, 840)")
   add("--worlds", nargs="+", default=["bert", "minilm", "llama"])
   add("--out", type=Path, default=ROOT / "bench" / "results" / "patience.json")
   o = parser.parse_args()
   rows = json.loads(o.out.read_text()) if o.out.is_file() else []
   for world in o.worlds:
     known = {(r["world"], r["seed"], r["rate"]) for r in rows}
-    for row in rows_of(world, range(o.first, o.first + o.seeds), o.rates, known):
+    for row in rows_of(world, range(o.first, o.first + o.seeds), o.rates, known, o.seconds):
       rows.append(row)
       text = ",\n ".join(
         json.dumps(r) for r in sorted(rows, key=lambda r: (r["world"], r["seed"], r["rate"]))
@@ -100,9 +102,10 @@ def main():
   for world, rate in sorted({(r["world"], r["rate"]) for r in rows}):
     some = [r for r in rows if (r["world"], r["rate"]) == (world, rate)]
     parts = [r["part"] for r in some]
+    took_s = statistics.mean(r["seconds"] for r in some)
     print(
-      f"{world:8} {rate:.5f}: {len(some)} seeds, {statistics.mean(parts):.3f} of the gain, {min(parts):.3f} at "
-      f"least, {statistics.mean(r['seconds'] for r in some):.1f} s, {sum(p < 0.95 for p in parts)} below 0.95"
+      f"{world:8} {rate:.5f}: {len(some)} seeds, {statistics.mean(parts):.3f} of the gain, "
+      f"{min(parts):.3f} at least, {took_s:.1f} s, {sum(p < 0.95 for p in parts)} below 0.95"
     )
 
 

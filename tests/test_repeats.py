@@ -1,7 +1,7 @@
-"""The second run of ``--target local``: what it starts, compiles and asks, counted, by a GPU with made-up times.
+"""The second run of ``--target local``: what it starts, compiles and asks, by a GPU with made-up times.
 
-Seconds are of a machine (bench/spans.py); what a repeat of BERT-base once did in vain is counted here: a process
-for the check and one for the race, compilers, texts of kernels that had lost, a solver for a choice.
+Seconds are of a machine (bench/spans.py); what a repeat of BERT-base once did in vain is counted here: a
+process for the check and one for the race, compilers, texts of kernels that had lost, a solver for a choice.
 """
 
 from collections import Counter
@@ -23,7 +23,6 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune import beside, kept_bench, kept_ends, kept_tuning
 from mirage_onnx.tune.machine import Machine
 from mirage_onnx.tune.paired import speedup
-
 
 #: Long enough for a busy machine: where the time is over a run has no end that a repeat could take.
 BUDGET_S = 300.0
