@@ -10,7 +10,8 @@ kernel takes longer in a model). ``regions``: of the replaced ones
 predicted against measured, where kernels were timed; ``rank`` is Spearman's correlation. An error is
 predicted over measured, less one. Graphs only: their weights are holes. Most speedups are within 10 % of each
 other: ``rank_of_goal`` is what would be left of their order if they were right but for the error that is the
-goal (a median of ``GOAL``), on average.
+goal (a median of ``GOAL``), on average. Kernels are timed alone, from a cold cache, which takes a constant
+longer: ``cold_us``, the median over all; ``regions_cold`` has it added, to each as the other models have it.
 """
 
 import argparse
@@ -167,6 +168,30 @@ def compared(gpu, rows, graphs, folder):
   }
 
 
+def cold(found):
+  """What kernels alone take longer than is predicted, and the errors of regions with that of other models.
+
+  ``found``: GPU -> rows of models. None where there are fewer than two.
+  """
+  by_model = defaultdict(list)
+  for gpu, rows in found.items():
+    for row in rows:
+      pairs = [(r["predicted_us"], r["measured_us"]) for r in row.get("replaced", ()) if r["measured_us"]]
+      by_model[gpu, row["model"]] += pairs
+  by_model = {key: pairs for key, pairs in by_model.items() if pairs}
+  if len(by_model) < 2:
+    return None
+  more = {key: statistics.median(m - p for p, m in pairs) for key, pairs in by_model.items()}
+  errors = []
+  for key, pairs in by_model.items():
+    others = statistics.median(us for other, us in more.items() if other != key)
+    errors += [off(p + others, m) for p, m in pairs]
+  return {
+    "cold_us": round(statistics.median(m - p for own in by_model.values() for p, m in own), 2),
+    "by_model": {f"{gpu} {model}": round(us, 2) for (gpu, model), us in more.items()}, **said(errors),
+  }  # fmt: skip
+
+
 def lines(path):
   return [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else []
 
@@ -178,17 +203,19 @@ def main():
   o = parser.parse_args()
   with zipfile.ZipFile(o.graphs) as z:
     known = {n.removesuffix(".onnx") for n in z.namelist() if n.endswith(".onnx")}
-  found = {}
+  found, every = {}, {}
   with tempfile.TemporaryDirectory() as folder:
     for gpu in ("h100", "h200"):
       rows = [r for r in lines(RESULTS / gpu / "whole.jsonl") if "ratio" in r and r["model"] in known]
       timed = {r["model"] for r in rows}
       rows += [r for r in lines(RESULTS / gpu / "origins.jsonl") if r["model"] not in timed]
-      found[gpu] = compared(gpu, rows, o.graphs, folder)
+      every[gpu], found[gpu] = rows, compared(gpu, rows, o.graphs, folder)
       for r in found[gpu]["models"]:
         after = f"  {r['after_measured_us']:9.1f} {r['after_off']:+7.1%}" if "after_off" in r else ""
         print(f"{gpu} {r['model']:32} {r['measured_us']:9.1f} {r['off']:+7.1%}{after}  {r['unknown']}")
       print(gpu, {k: v for k, v in found[gpu].items() if k != "models"})
+  found["regions_cold"] = cold(every)
+  print("regions_cold", found["regions_cold"])
   o.out.write_text(json.dumps(found, indent=1) + "\n")
 
 

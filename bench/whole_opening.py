@@ -47,8 +47,8 @@ def opening(path, *, cpu):
 def openings(paths, *, cpu, rounds=2, most=6):
   """Of each of ``paths`` the least of a few processes, in turns; a failure is its text.
 
-  Starts that are ``UNLIKE`` after ``rounds`` are asked again, all of them, ``most`` times at most: of 27 pairs
-  two were 1.21 and 1.28 apart, whose models start no other kernels than their neighbours'.
+  Starts that are ``UNLIKE`` after ``rounds`` are asked again, all of them, ``most`` times at most: of 27
+  pairs two were 1.21 and 1.28 apart, whose models start no other kernels than their neighbours'.
   """
   found = [[] for _ in paths]
   for n in range(most):
