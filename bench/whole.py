@@ -2,7 +2,9 @@
 
     python3 bench/whole.py [--models NAME|FILE.onnx ...] [--targets h200 local] [--total 540] [--out DIR]
 
-With ``--make`` models are optimized only, for a later call with the same ``--work``.
+With ``--make`` models are optimized only, for a later call with the same ``--work``. ``--again``: once more,
+by a process that finds what the first has kept (``again_s``, ``again_same``: the same bytes). ``--budget``:
+other than the default's; such rows are beside those without.
 
 NAMEs are those of ``--graphs`` (default ``.dev/whole/graphs.zip``, a copy of
 ``../shared/whole/graphs.zip``), all of them if none is named. On the H200 machine, with that zip and
@@ -46,6 +48,8 @@ FIELDS = ("id", "count", "ops", "baseline_us", "predicted_us", "measured_us")
 MOST_KEPT = 30
 #: An output may differ by this much from the original's, or from fp32 by twice what the original does.
 TOLERANCE = 2e-2
+#: A second run is ended after these.
+AGAIN_S = 60.0
 
 
 def label(model):
@@ -58,7 +62,12 @@ def files_of(o):
   folder = o.work / label(o.model)
   folder.mkdir(parents=True, exist_ok=True)
   source = Path(o.model) if o.model.endswith(".onnx") else make(o.graphs, o.model, folder)
-  return source, folder / f"{o.target}.onnx"
+  return source, folder / f"{o.target}{budget_text(o)}.onnx"
+
+
+def budget_text(o):
+  """What names have of a budget that is not the default's."""
+  return f".{o.budget:.0f}s" if o.budget else ""
 
 
 def optimize(o):
@@ -85,7 +94,9 @@ def optimize(o):
         spans.emit(event)
 
     start = time.monotonic()
-    report = mirage_onnx.optimize(source, path, target=o.target, workers=o.workers or None, emit=emit).report
+    report = mirage_onnx.optimize(
+      source, path, target=o.target, budget_s=o.budget, workers=o.workers or None, emit=emit
+    ).report
   written = onnx.load(path, load_external_data=False)
   nodes, numbers = written.graph.node, numbers_of(written)
   custom = sum(n.domain.startswith("ai.mirage") for n in nodes)
@@ -102,6 +113,17 @@ def optimize(o):
     "replaced": [{**{k: r[k] for k in FIELDS}, "numbers": numbers.get(r["id"])} for r in replaced],
     "kept": kept_of(report["regions"]),
   }
+
+
+def again(o):
+  """Seconds of a second run, and whether it has written the same."""
+  path = files_of(o)[1]
+  before = path.read_bytes()
+  found = optimize(o)
+  return {
+    "again_s": found["optimize_s"], "again_stages_s": found["stages_s"],
+    "again_same": path.read_bytes() == before,
+  }  # fmt: skip
 
 
 def numbers_of(model):
@@ -159,7 +181,7 @@ def measure(o):
   return result
 
 
-STAGES = {"optimize": optimize, "measure": measure}
+STAGES = {"optimize": optimize, "measure": measure, "again": again}
 
 
 class Driver:
@@ -170,7 +192,8 @@ class Driver:
     self.record = o.out / "whole.jsonl"
     o.out.mkdir(parents=True, exist_ok=True)
     lines = self.record.read_text().splitlines() if self.record.is_file() else []
-    self.known = {(r["model"], r["target"]) for r in map(json.loads, lines) if "ratio" in r}
+    done = (r for r in map(json.loads, lines) if "ratio" in r)
+    self.known = {(r["model"], r["target"], r.get("budget_s")) for r in done}
 
   def stage(self, name, model, target, seconds, workers):
     o = self.o
@@ -179,6 +202,7 @@ class Driver:
       "--work", str(o.work), "--graphs", str(o.graphs), "--rounds", str(o.rounds),
       "--workers", str(workers), *(["--cpu"] if o.cpu else []),
       *(["--fake"] if o.fake else []), *(["--spans", str(o.spans)] if o.spans else []),
+      *(["--budget", str(o.budget)] if o.budget else []),
     ]  # fmt: skip
     left = min(seconds, self.end - time.monotonic())
     if left < 1:
@@ -193,7 +217,7 @@ class Driver:
 
   def made(self, model, target, workers):
     """What ``optimize`` says, now or where it was asked to ``--make`` only."""
-    told = self.o.work / label(model) / f"{target}.json"
+    told = self.o.work / label(model) / f"{target}{budget_text(self.o)}.json"
     if told.is_file():
       return json.loads(told.read_text())
     row = self.stage("optimize", model, target, self.o.optimize_seconds, workers)
@@ -207,7 +231,7 @@ class Driver:
     o, failed = self.o, []
     facts = {} if o.make else facts_of(o)
     for target in o.targets:
-      todo = [n for n in names if (label(n), target) not in self.known]
+      todo = [n for n in names if (label(n), target, o.budget) not in self.known]
       jobs = 1 if target == "local" else o.jobs  # the GPU is one process's while it measures
       workers = max(1, o.cores // jobs)
       step = max(1, len(todo) if o.make else jobs)
@@ -216,9 +240,17 @@ class Driver:
         with ThreadPoolExecutor(jobs) as pool:
           made = list(pool.map(lambda n: self.made(n, target, workers), group))  # noqa: B023
         for name, row in zip(group, made, strict=True):
-          row = {"model": label(name), "target": target, **row}
+          row = {
+            "model": label(name),
+            "target": target,
+            **({"budget_s": o.budget} if o.budget else {}),
+            **row,
+          }
           if "failed" not in row and not o.make:
             row |= self.stage("measure", name, target, 200, 0)
+            if o.again:  # what fails here is no loss of what was measured
+              second = self.stage("again", name, target, AGAIN_S, workers)
+              row |= {f"again_{k}" if k == "failed" else k: v for k, v in second.items()}
           if "failed" in row:
             failed.append(f"{row['model']} {target}: {row['failed']}")
           self.show(row)
@@ -267,6 +299,8 @@ def main():
   add("--out", type=Path, default=Path("out"))
   add("--work", type=Path, default=Path("/tmp/whole"))
   add("--spans", type=Path, help="folder for what each optimize did, and when (spans.py)")
+  add("--again", action="store_true", help="a second run of each, too")
+  add("--budget", type=float, help="seconds of each optimize (default: that of the flags)")
   add("--make", action="store_true", help="only optimize, without a GPU; a later call measures")
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
   add("--fake", action="store_true", help="the same with made-up times, for local (spans.py)")

@@ -196,7 +196,7 @@ def _optimized(
   from mirage_onnx.tune.emulated import Emulated
   from mirage_onnx.tune.instances import InstanceChecks
   from mirage_onnx.tune.kept_ends import KeptEnds
-  from mirage_onnx.tune.realise import realise
+  from mirage_onnx.tune.realise import kept_solutions, realise
   from mirage_onnx.tune.rival import predicted_choice
   from mirage_onnx.verify.weights import ModelWeights
 
@@ -246,7 +246,7 @@ def _optimized(
     if options.measure and chosen and options.stop() is None:
       predicted = partial(
         predicted_choice, program, outcomes, node_us, alone, options.margin,
-        until=budget.checks, instances=checked, dynamic=dynamic,
+        until=budget.checks, instances=checked, dynamic=dynamic, kept=kept_solutions(),
       )  # fmt: skip
       made = guarded("choice by prediction", (), predicted)
       rival = () if isinstance(made, Rejection) else made

@@ -31,8 +31,8 @@ VERSION = 1
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-core", "cuda-bindings")
 
 
-#: Of a kernel's parameters: a tensor, the size of an axis.
-POINTER_BYTES, SIZE_BYTES = 8, 4
+#: Of a kernel's parameters: a tensor, the size of an axis, what the copy engine is told of a tensor.
+POINTER_BYTES, SIZE_BYTES, MAP_BYTES = 8, 4, 128
 
 
 class KeptCubins:
@@ -109,7 +109,8 @@ def _decode(value: Mapping[str, Any], image: bytes, source: KernelSource) -> Cub
 
 def _is_image_of(image: bytes, source: KernelSource, registers: int) -> bool:
   """Whether an image says of itself what a launch of the kernel needs, and what was kept of it."""
-  parameters = (*(POINTER_BYTES for _ in source.args), *(SIZE_BYTES for _ in source.sizes))
+  counts = (POINTER_BYTES, source.args), (SIZE_BYTES, source.sizes), (MAP_BYTES, source.maps)
+  parameters = tuple(size for size, some in counts for _ in some)
   facts = image_facts(image)
   expected = {source.name: ImageKernel(parameters, source.block, source.cluster)}
   return facts is not None and facts.kernels == expected and facts.registers == (registers,)

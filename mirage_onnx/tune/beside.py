@@ -8,6 +8,7 @@ are timed in one launch, too.
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from mirage_onnx import deadline
 from mirage_onnx.choosing.siblings import join, siblings
@@ -25,10 +26,13 @@ from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verifi
 from mirage_onnx.superopt.warpgroup_numbers import Shape
 from mirage_onnx.target import Target
 from mirage_onnx.tune.instances import InstanceChecks
-from mirage_onnx.tune.measure import measure_region
+from mirage_onnx.tune.kept_joins import KeptJoins
+from mirage_onnx.tune.kept_tuning import KeptTuning
+from mirage_onnx.tune.measure import complaints_of, measure_region
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.race import Measured
 from mirage_onnx.verify.prover import prover
-from mirage_onnx.verify.weights import sample_weights
+from mirage_onnx.verify.weights import ModelWeights, sample_weights
 
 #: Programs and numbers of one region that are tried beside the others, and combinations in all.
 OTHERS, MOST = 8, 64
@@ -45,8 +49,14 @@ def with_siblings(
   target: Target,
   ends: Ends = NEVER,
   instances: InstanceChecks | None = None,
+  tuning: KeptTuning | None = None,
 ) -> tuple[tuple[tuple[Instance, Outcome], ...], dict[str, Outcome]]:
-  """``chosen`` with groups in place of their first regions where that is faster, and their outcomes."""
+  """``chosen`` with groups in place of their first regions where that is faster, and their outcomes.
+
+  ``tuning``: where what became of a group in an earlier run is, too.
+  """
+  weights, store = (tuning.weights, tuning.store) if tuning else (ModelWeights(loaded), None)
+  joins = KeptJoins(loaded, weights, target, store)
   fit = [i for i, (_, o) in enumerate(chosen) if o.measured and not o.region.runtime]
   maker, found = RegionMaker(program), dict[str, Outcome]()
   known: dict[str, Outcome | Rejection] = {}
@@ -60,7 +70,7 @@ def with_siblings(
     key = instance.region.key
     if key not in known and not ends.over:
       with suppress(deadline.OverdueError), deadline.until(ends.at):
-        known[key] = _measured(loaded, instance.region, parts, target, ends)
+        known[key] = _measured(instance.region, parts, target, ends, joins)
     if key not in known:  # there is no time: they stay nodes of their own
       continue
     outcome = known[key]
@@ -78,22 +88,84 @@ def with_siblings(
 
 
 def _measured(
-  loaded: LoadedModel,
+  region: Region, parts: Sequence[tuple[Instance, Outcome]], target: Target, ends: Ends, joins: KeptJoins
+) -> Outcome | Rejection:
+  """The fastest combination of what the parts have, as an earlier run has found it, or timed now."""
+  options = [_programs(o) for _, o in parts]
+  key = joins.key(region, options, [o.measured.kernel_us for _, o in parts if o.measured])
+  found = _known(region, parts, options, target, joins, key)
+  if found is None:
+    try:
+      made = _fastest(region, parts, options, target, ends, joins.loaded)
+    except RejectionError as error:
+      return error.rejection
+    if not ends.over:
+      joins.keep(key, made)
+    found = made if isinstance(made, Rejection) else made[1:]
+  if isinstance(found, Rejection):
+    return found
+  best, measured = found
+  own = best.candidate
+  proof = prover(region, sample_weights(joins.loaded, region), derived=True)(region, own.ugraph, own.params)
+  if isinstance(proof, Rejection):
+    return proof
+  reports = [o.result.report for _, o in parts if o.result]
+  report = SearchReport(
+    sum(r.seconds for r in reports), sum(r.states for r in reports), sum(r.built for r in reports), 1,
+    Stop.EXHAUSTED, (), (),
+  )  # fmt: skip
+  return Outcome(
+    region, (), sum(o.baseline_us for _, o in parts),
+    SearchResult((Verified(own, proof),), report), best, measured,
+  )  # fmt: skip
+
+
+def _programs(o: Outcome) -> tuple[Candidate, ...]:
+  """What was best for a part, and what is tried of it beside others."""
+  assert o.compiled is not None
+  assert o.result is not None
+  others = (v.candidate for v in varied(o.result.candidates, OTHERS))
+  return tuple(dict.fromkeys((o.compiled.candidate, *others)))
+
+
+def _known(
   region: Region,
   parts: Sequence[tuple[Instance, Outcome]],
+  options: Sequence[Sequence[Candidate]],
+  target: Target,
+  joins: KeptJoins,
+  key: str,
+) -> tuple[Compiled, Measured] | Rejection | None:
+  """What an earlier run has found; None: it has to be timed."""
+  kept = joins.known(key)
+  if kept is None or isinstance(kept, Rejection):
+    return kept and replace(kept, nodes=region.nodes)
+  point, value = kept
+  try:
+    own = [(c.region, some[n]) for (c, _), some, n in zip(parts, options, point, strict=True)]
+    apart = side_by_side(region, own)
+  except (ValueError, IndexError, RejectionError):
+    return None
+  return joins.made(
+    region, apart, value, partial(complaints_of, joins.loaded, target=target, weights=joins.weights)
+  )
+
+
+def _fastest(
+  region: Region,
+  parts: Sequence[tuple[Instance, Outcome]],
+  options: Sequence[Sequence[Candidate]],
   target: Target,
   ends: Ends,
-) -> Outcome | Rejection:
-  """The fastest combination of what the parts have.
+  loaded: LoadedModel,
+) -> tuple[tuple[int, ...], Compiled, Measured] | Rejection:
+  """The fastest combination, which program of each part it has, and its times.
 
   First what was best for each, then other programs and numbers of one of them, as long as that helps.
+
+  Raises:
+      RejectionError: the parts do not fit beside each other.
   """
-  options: list[tuple[Candidate, ...]] = []
-  for _, o in parts:
-    assert o.compiled is not None
-    assert o.result is not None
-    others = (v.candidate for v in varied(o.result.candidates, OTHERS))
-    options.append(tuple(dict.fromkeys((o.compiled.candidate, *others))))
   asked: dict[Candidate, tuple[int, ...]] = {}
 
   def compiled(points: Iterable[tuple[int, ...]]) -> list[Compiled]:
@@ -116,10 +188,7 @@ def _measured(
     near = [*((n,) * len(at) for n in range(min(map(len, options)))), *near]
     return compiled([p for p in dict.fromkeys(near) if p not in done][: MOST - len(done)])
 
-  try:
-    best, measured = measure_region(loaded, region, compiled([(0,) * len(parts)]), target, more)
-  except RejectionError as error:
-    return error.rejection
+  best, measured = measure_region(loaded, region, compiled([(0,) * len(parts)]), target, more)
   if isinstance(measured, Rejection):
     return measured
   assert best is not None
@@ -127,19 +196,7 @@ def _measured(
   if measured.kernel_us > apart_us * (1 - MIN_GAIN):
     reason = f"{measured.kernel_us:.2f} us measured against {apart_us:.2f} us in nodes of their own"
     return Rejection("NOT_FASTER", reason, region.nodes)
-  own = best.candidate
-  proof = prover(region, sample_weights(loaded, region), derived=True)(region, own.ugraph, own.params)
-  if isinstance(proof, Rejection):
-    return proof
-  reports = [o.result.report for _, o in parts if o.result]
-  report = SearchReport(
-    sum(r.seconds for r in reports), sum(r.states for r in reports), sum(r.built for r in reports), 1,
-    Stop.EXHAUSTED, (), (),
-  )  # fmt: skip
-  return Outcome(
-    region, (), sum(o.baseline_us for _, o in parts),
-    SearchResult((Verified(own, proof),), report), best, measured,
-  )  # fmt: skip
+  return asked[best.candidate], best, measured
 
 
 def in_one_launch(region: Region, candidate: Candidate) -> Candidate:

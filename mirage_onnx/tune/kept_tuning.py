@@ -34,8 +34,27 @@ from mirage_onnx.verify.weights import ModelWeights
 Complaints = Callable[[Region, Sequence[Compiled]], list[str | None]]
 
 
+def tuning_store() -> KeptFolder | None:
+  """What regions became on this machine, by who makes their kernels; None where nothing is kept."""
+  folder = cache_folder("measurements")
+  machine = present_machine() if folder is not None else None
+  if machine is None:
+    return None
+  made_by = source_digest(*SEARCH_SOURCES, "tune", "codegen", "verify", "importer", "match")
+  return KeptFolder(folder, {**machine.text, "made by": made_by, "compiler": chosen_version()})
+
+
+def target_text(target: Target) -> str:
+  """All numbers of a target, as part of a key."""
+  return hashlib.sha256(repr(target).encode()).hexdigest()
+
+
 class KeptTuning:
-  """The ends of regions' timing on this machine. For any thread; ``store``: that of the user unless given."""
+  """The ends of regions' timing on this machine. For any thread; ``store``: that of the user unless given.
+
+  ``cut_too``: also of those whose share of the time was over before all that they ask for was asked: an
+  exploration that has ended (``kept_ends.py``) has ended with these.
+  """
 
   def __init__(
     self,
@@ -44,25 +63,28 @@ class KeptTuning:
     target: Target,
     tries: int,
     store: KeptFolder | None = None,
+    *,
+    cut_too: bool = False,
   ) -> None:
-    folder = cache_folder("measurements")
-    machine = present_machine() if folder is not None and store is None else None
-    if machine is not None:
-      made_by = source_digest(*SEARCH_SOURCES, "tune", "codegen", "verify", "importer", "match")
-      store = KeptFolder(folder, {**machine.text, "made by": made_by, "compiler": chosen_version()})
-    self._store, self._loaded, self.weights = store, loaded, weights
-    self._target, self._tries = hashlib.sha256(repr(target).encode()).hexdigest(), tries
+    self._cut_too = cut_too
+    self.store = tuning_store() if store is None else store
+    self._loaded, self.weights = loaded, weights
+    self._target, self._tries = target_text(target), tries
     self._keys: dict[str, tuple[Outcome, str]] = {}
 
   def knows(self, o: Outcome) -> bool:
     """Whether an earlier run has timed the region to the end."""
-    return self._store is not None and self._store.get(self._key(self._store, o)) is not None
+    return self._kept(o) is not None
 
-  def keep(self, before: Outcome, after: Outcome) -> None:
-    """What became of ``before``, which was timed to the end."""
+  def _kept(self, o: Outcome) -> dict[str, Any] | None:
+    value = self.store.get(self._key(self.store, o)) if self.store is not None else None
+    return value if value is None or self._cut_too or not value.get("cut") else None
+
+  def keep(self, before: Outcome, after: Outcome, *, cut: bool = False) -> None:
+    """What became of ``before``, timed to the end, or until its share of the time was over (``cut``)."""
     lost = after.rejection if isinstance(after.rejection, Lost) else None
     best, measured = (lost.best, lost.measured) if lost else (after.compiled, after.measured)
-    if self._store is None or best is None or measured is None:
+    if self.store is None or best is None or measured is None:
       return
     graphs = [c.ugraph for c in self._first(before)]
     if best.candidate.ugraph not in graphs:  # what no search has proven is asked for again
@@ -75,12 +97,13 @@ class KeptTuning:
       "tried": measured.tried,
       "timed": [list(t) for t in measured.timed],
       "lost": lost.reason if lost else None,
+      "cut": cut,
     }
-    self._store.put(self._key(self._store, before), value)
+    self.store.put(self._key(self.store, before), value)
 
   def outcome(self, o: Outcome, target: Target, complaints: Complaints) -> Outcome | None:
     """What became of ``o`` in an earlier run; None where it has to be timed."""
-    value = self._store.get(self._key(self._store, o)) if self._store is not None else None
+    value = self._kept(o)
     try:
       if value is None:
         return None

@@ -106,7 +106,8 @@ def realise(
     more = partial(second_numbers, target=target, tries=tries)
     at_once = max(LEAST_AT_ONCE, min(MOST_AT_ONCE, available_cores() // CORES))
     tuner.numbers = [*range(at_once)][::-1]
-    tuner.kept = KeptTuning(loaded, weights or ModelWeights(loaded), target, tries)
+    ended = kept is not None and kept.known is not None
+    tuner.kept = KeptTuning(loaded, weights or ModelWeights(loaded), target, tries, cut_too=ended)
     ahead = Ahead(target, tries, ends.at, draw, more, tuner.kept.knows)
     with quick_turns(), compiling_in(available_cores()), ahead as tuner.ahead:
       roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
@@ -149,7 +150,7 @@ def realise(
       chosen = tuple(chosen[i] for i in order)
       if measure:
         nodes = tuple(n for c, _ in chosen for n in c.region.nodes)
-        join = partial(with_siblings, loaded, program, chosen, target, ends, instances)
+        join = partial(with_siblings, loaded, program, chosen, target, ends, instances, tuner.kept)
         joined = guarded("kernels beside each other", nodes, join)
         if not isinstance(joined, Rejection):  # else each stays a node of its own
           chosen, together = joined
@@ -277,14 +278,14 @@ class _Tuner:
     return self.kept.outcome(o, self.target, complaints)
 
   def _timed(self, before: Outcome, own: Ends) -> Outcome:
-    """What becomes of it, which is kept if all that it asks for was asked."""
+    """What becomes of it, which is kept, and whether all that it asks for was asked."""
     weights = self.kept.weights if self.kept else None
     after = tuned(
       self.loaded, before, self.target, measure=self.measure, tries=self.tries, ends=own, look=self.look,
       ahead=self.ahead, weights=weights,
     )  # fmt: skip
-    if self.kept and not own.over and (after.measured or isinstance(after.rejection, Lost)):
-      self.kept.keep(before, after)
+    if self.kept and (after.measured or isinstance(after.rejection, Lost)):
+      self.kept.keep(before, after, cut=own.over)
     return after
 
 

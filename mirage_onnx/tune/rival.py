@@ -11,7 +11,7 @@ kernel of both was right on this GPU; what was not timed is in neither.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mirage_onnx.choosing.partition import choose
+from mirage_onnx.choosing.partition import Solutions, choose
 from mirage_onnx.ir import Program
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
@@ -29,10 +29,12 @@ def predicted_choice(
   until: float,
   instances: InstanceChecks,
   dynamic: Dynamic,
+  kept: Solutions | None = None,
 ) -> tuple[Chosen, ...]:
   """What predictions would choose of the regions of ``outcomes`` that were measured.
 
   ``margin``: the least predicted gain of a region, as a share of its time. ``until``: of ``time.monotonic``.
+  ``kept``: as of ``choose``.
   """
   offered = dict[str, tuple[Outcome, float]]()
   for key, o in outcomes.items():
@@ -44,7 +46,7 @@ def predicted_choice(
       offered[key] = own, predicted_us / (1 - margin)
   while offered:
     live = [(c, o, us) for o, us in offered.values() for c in o.instances]
-    picked = choose(program, [c for c, *_ in live], [us for *_, us in live], node_us, alone, until)
+    picked = choose(program, [c for c, *_ in live], [us for *_, us in live], node_us, alone, until, kept=kept)
     chosen = tuple((live[i][0], live[i][1]) for i in picked)
     lost = {**instances.refused(chosen), **dynamic.losers(chosen)}
     if not lost:

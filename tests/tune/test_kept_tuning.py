@@ -27,10 +27,10 @@ def timed():
   return loaded, replace(o, compiled=None, ran=""), replace(o, measured=TIMES, ran="")
 
 
-def kept(timed, folder, **changes):
+def kept(timed, folder, cut_too=False, **changes):
   about = {"target": H200, "tries": TRIES, "setting": {"gpu": "one"}, **changes}
   store = KeptFolder(folder, about["setting"])
-  return KeptTuning(timed[0], ModelWeights(timed[0]), about["target"], about["tries"], store)
+  return KeptTuning(timed[0], ModelWeights(timed[0]), about["target"], about["tries"], store, cut_too=cut_too)
 
 
 def same(one, other):
@@ -62,6 +62,19 @@ def test_what_lost_comes_back_with_its_program(timed, tmp_path):
   kept(timed, tmp_path).keep(before, replace(before, rejection=lost))
   found = kept(timed, tmp_path).outcome(before, H200, right)
   assert found.rejection == lost and same(found.rejection.best, after.compiled) and found.compiled is None
+
+
+def test_what_was_cut_short_comes_back_where_the_run_has_ended_with_it(timed, tmp_path):
+  """Else a region whose share of time is over in every run is timed in every run."""
+  _, before, after = timed
+  kept(timed, tmp_path).keep(before, after, cut=True)
+  assert (
+    not kept(timed, tmp_path).knows(before) and kept(timed, tmp_path).outcome(before, H200, right) is None
+  )
+  ended = kept(timed, tmp_path, cut_too=True)
+  assert ended.knows(before) and same(ended.outcome(before, H200, right).compiled, after.compiled)
+  kept(timed, tmp_path).keep(before, after)
+  assert kept(timed, tmp_path).knows(before)
 
 
 def test_wrong_results_are_not_believed(timed, tmp_path):
