@@ -54,7 +54,10 @@ def test_kernels_in_place_and_beside_it(name):
       assert len(after) == 2 and all(after[n] > before[n] for n in after)
 
 
-@pytest.mark.parametrize("more", [{"rotary": False}, {}, {"rotary_interleaved": 1, "new": 2}])
+@pytest.mark.parametrize(
+  "more",
+  [{"rotary": False}, {}, {"rotary_interleaved": 1, "new": 2}, {"rotary": False, "local_window_size": 5}],
+)
 def test_several_new_tokens(more):
   """Behind others, as the first of all, and at the end of the cache; rows behind them stay as they are."""
   new, room = more.get("new", 3), 40

@@ -125,6 +125,12 @@ def is_apart(proto: ModelProto) -> bool:
   return any(p.key == STEPS for n in proto.graph.node for p in n.metadata_props)
 
 
+def is_step(proto: ModelProto, sizes: Mapping[str, int]) -> bool:
+  """Whether a run at these sizes takes the branch of steps of a model that has one, if its cache has room."""
+  held = [sizes_in(n, a.name) for n in proto.graph.node for a in n.attribute if has_steps(n, a.name)]
+  return all(sizes.get(name, size) == size for own in held for name, size in own.items())
+
+
 def prompt_of(proto: ModelProto, sizes: Mapping[str, int]) -> dict[str, int] | None:
   """``sizes`` of a step of a model as those of a prompt, which takes the other branch; None of other models.
 

@@ -1,6 +1,10 @@
 """A decoder whose steps have a branch: what gets there, and that all else is as it was."""
 
+from math import inf
+from types import SimpleNamespace
+
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -8,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import ROOM, is_apart, prompt_of, step_sizes, steps_apart
+from mirage_onnx.importer.steps_apart import ROOM, is_apart, is_step, prompt_of, step_sizes, steps_apart
+from mirage_onnx.racing import gate_of
 
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
@@ -104,14 +109,14 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
   launched = 0
-  for (new, room, total), is_step in [*((s, 1) for s in STEPS), *((s, 0) for s in OTHERS)]:
+  for (new, room, total), steps in [*((s, 1) for s in STEPS), *((s, 0) for s in OTHERS)]:
     for batch in (1, 3):
       (want, length), (got, same) = (run(s, batch, new, room, total) for s in (plain, kernels))
       assert length == same
       for x, y in zip(want, got, strict=True):
         np.testing.assert_allclose(x.astype(float), y.astype(float), rtol=4e-3, atol=4e-3)
       before, launched = launched, sum(mirage_onnx.launches(kernels).values())
-      assert launched - before >= 2 if is_step and (batch == 1 or len(batches) > 1) else launched == before
+      assert launched - before >= 2 if steps and (batch == 1 or len(batches) > 1) else launched == before
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -261,6 +266,30 @@ def test_a_prompt_of_such_a_model():
   assert prompt_of(decoder(), {**sizes, "all": 100})["new"] == 100
   assert prompt_of(decoder(), {**sizes, "past": 1}) is None
   assert prompt_of(helper.make_model(helper.make_graph([], "", [], [])), sizes) is None
+
+
+def test_sizes_of_steps():
+  """Those of which a run takes the branch of steps: one new token, as many sequences, caches of that size."""
+  sizes = {"batch": 2, "new": 1, "past": 512, "all": 300}
+  apart = steps_apart(decoder(), {"batch": 2, ROOM: 512})
+  assert is_step(apart, sizes)
+  assert not any(is_step(apart, sizes | other) for other in ({"new": 256}, {"batch": 1}, {"past": 256}))
+  assert is_step(steps_apart(decoder()), {**sizes, "batch": 3, "past": 9})
+
+
+def test_the_gate_knows_prompts(tmp_path):
+  """What is no step among the declared sizes goes through the condition; without one a prompt is made up."""
+  onnx.save(decoder(), tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx", steps={"batch": 1})
+  step = {"batch": 1, "new": 1, "past": 512, "all": 300}
+  prompt = {**step, "new": 128}
+  for points, others, made in (((step, prompt), (prompt,), None), ((step,), (), {**step, "new": 256})):
+    gate = gate_of(SimpleNamespace(chosen=(1,), points=points), loaded, inf, 0.0)
+    assert gate.others == others and gate.prompt == made
+    gate.close()
+  flat = load_model(tmp_path / "in.onnx")
+  gate = gate_of(SimpleNamespace(chosen=(1,), points=(step, prompt)), flat, inf, 0.0)
+  assert gate.others == () and gate.prompt is None
 
 
 def test_lengths_that_are_made_otherwise():
