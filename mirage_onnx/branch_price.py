@@ -9,8 +9,8 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.steps_apart import is_apart
 from mirage_onnx.pipeline import Options, Run, refused, with_these
 
-#: Microseconds of a run of ONNX Runtime that has a branch beside one that has none: 5 to 31 of a layer, 18 and
-#: 23 of four, on an H100 and an H200 (``run_us`` of ``bench/results/*/genai_*.json``: ``branch`` less ``ort``).
+#: Microseconds of a run of ONNX Runtime that has a branch beside one that has none: 5 to 31 of a layer, 18
+#: and 23 of four, on an H100 and an H200 (``branch`` less ``ort`` in bench/results/*/genai_*.json).
 BRANCH_US = 25.0
 
 
