@@ -85,9 +85,8 @@ def _finish_attended(
 ) -> None:
   whole, count = is_attended(c.node), shape_of(q)[2]
   there = c.elementwise("less_equal" if whole else "less", place, lengths, dtype=DType.BOOL)
-  if (window := c.attribute("local_window_size", -1)) > 0:  # of several tokens the first sees farthest back
-    newest = c.cast(lengths, DType.F32) if count == 1 else _first_of(c, lengths, count)
-    first = c.elementwise("sub", newest, const(window))
+  if (window := c.attribute("local_window_size", -1)) > 0 and count == 1:
+    first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
     inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
     there = c.elementwise("mul", there, inside, dtype=DType.BOOL)
   new = (k, v) if whole else (_turned(c, k, _NORMS[1]), v)
