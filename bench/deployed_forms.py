@@ -205,7 +205,7 @@ def cases():
     {}, {"beside": True}, {"norms": True}, {"local_window_size": 256}, {"softcap": 30.0}, {"sink": True},
     {"smooth_softmax": 1}, {"rotary_interleaved": 1}, {"batch": 8}, {"new": 4}, {"bias": True},
     {"k_quant_type": "PER_TENSOR"}, {"sliding_window_cache": 1}, {"rotary": False},
-    {"new": 4, "rotary": False},
+    {"new": 4, "rotary": False}, {"new": 4, "local_window_size": 256},
   ):  # fmt: skip
     yield f"GroupQueryAttention {how}", lambda how=how: grouped(**how)
   for how in ({}, {"beside": True}, {"local_window_size": 256}, {"batch": 8}, {"new": 4, "rotary": False}):

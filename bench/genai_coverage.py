@@ -34,14 +34,16 @@ from mirage_onnx.verify.prover import prover
 
 #: Constants of fewer bytes are gains and scalars.
 LEAST_BYTES = 1 << 15
+#: Operators that read nothing of a large constant in a step, or a row of it.
+VIEWS = ("Gather", "GatherBlockQuantized", "If", "Transpose", "Reshape")
 
 
 def bytes_of_nodes(loaded, program):
   """Node -> bytes of weights and caches that only it reads in a step."""
   values, found = known_values(loaded), Counter()
   for node in program.nodes:
-    if "others" in node.name or node.op_type in ("Gather", "GatherBlockQuantized", "If", "Transpose"):
-      continue  # of a table a step reads a row, and it is turned before any run
+    if "others" in node.name or node.op_type in VIEWS:
+      continue  # of a table a step reads a row, and weights are turned or have another shape before any run
     attention = node.op_type == "GroupQueryAttention"
     for name in {n for n in node.inputs if n}:
       t = program.tensors.get(name)

@@ -17,6 +17,7 @@ import onnx
 
 from mirage_onnx import events, pipeline
 from mirage_onnx.api_reports import check_budget, check_page, reduce, report_page, write_page
+from mirage_onnx.branch_price import paying
 from mirage_onnx.cluster_compiler import compiling_on
 from mirage_onnx.comparisons import bench, diff, verify
 from mirage_onnx.custom_op.model_nodes import ModelFile
@@ -202,7 +203,7 @@ def optimize(
       run, options = run_several(loaded, options, targets, emit or events.silent, locks)
       used = options.target
     else:
-      run = pipeline.run(loaded, options, emit or events.silent)
+      run = paying(pipeline.run(loaded, options, emit or events.silent), loaded, options)
     checked, gate = None, None
     notes = Notes(source, used)
     if target_path is not None:

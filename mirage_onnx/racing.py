@@ -21,7 +21,7 @@ from mirage_onnx.custom_op.arm_session import Arm
 from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times, sizes_text
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.importer.steps_apart import is_apart, prompt_of
+from mirage_onnx.importer.steps_apart import is_apart, is_step, prompt_of
 from mirage_onnx.pipeline import Run
 from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.gate import Gain, is_faster, to_drop
@@ -48,8 +48,9 @@ SURE = 1.4
 
 #: What could not be timed: a session did not start, or the process ended.
 UNTIMED = "MODEL_UNTIMED"
-#: Steps behind a prompt that have to make up for what it takes longer with a branch for them.
-STEPS = 16
+#: Steps behind a prompt that have to make up for what it takes longer with a branch for them, and how much
+#: longer it may take then; of a prompt that is declared, how much is not told apart from luck of a session.
+STEPS, LONGER, DECLARED_LONGER = 16, 1.02, 1.01
 
 
 class EarlierStaysError(Exception):
@@ -66,7 +67,7 @@ class Gate:
   sizes at which the original does not run. ``bodies``: outputs of custom nodes that run their bodies in
   ``original``, where that is an optimized model itself. ``code``: why the last ones had to go, UNTIMED of
   what failed. ``prompt``: sizes at which the result is the original behind a condition; ``STEPS`` steps must
-  make up for that. ``folder``: of an original that was in no file.
+  make up for that. ``others``: such sizes among ``points``. ``folder``: of an original that was in no file.
   """
 
   original: str
@@ -81,6 +82,7 @@ class Gate:
   began: float = field(default_factory=time.monotonic)
   code: str = "MODEL_SLOWER"
   prompt: Mapping[str, int] | None = None
+  others: tuple[Mapping[str, int], ...] = ()
   folder: TemporaryDirectory[str] | None = None
   _patient_until: float | None = None
   _questions: int = 0
@@ -137,9 +139,10 @@ class Gate:
     """
     original = Arm(self.original, self.bodies)
     prompts = () if self.prompt is None else (self.prompt,)
+    steps = tuple(p for p in self.points if p not in self.others)
     alpha, points = spent(ALPHA, self._questions), (*self.points, *prompts)
     most_s = max(WHOLE_S, WHOLE * (self.end - time.monotonic()))
-    captured = self.prompt is None  # else the branch, which none can, is in the result only
+    captured = self.prompt is None and not self.others  # else the result has a branch, which none can
     found = self._ask((original, result), ((0, 1),), alpha, most_s=most_s, points=points, captured=captured)
     self._questions += 1
     self.note = ""
@@ -150,7 +153,7 @@ class Gate:
       self.note = f"not timed: {found.reason}"
       return dict.fromkeys(groups, f"the whole model could not be timed: {found.reason}")
     self.rows, self.skipped = found.rows, found.skipped
-    longer, rows = _with_prompt(found.rows, self.prompt)
+    longer, rows = _behind_a_branch(found.rows, self.prompt, self.others)
     self.code = "MODEL_UNSURE" if _is_unsure(rows) and not longer else "MODEL_SLOWER"
     if longer:
       return dict.fromkeys(groups, longer)
@@ -161,7 +164,8 @@ class Gate:
     def without(some: Sequence[str]) -> dict[str, Gain]:
       arms = (result, *(Arm(result.path, result.bodies | groups[key]) for key in some))
       pairs = tuple((0, k + 1) for k in range(len(some)))
-      seen = self._ask(arms, pairs, DROP_ALPHA, self._patient_until if faster else None)
+      until = self._patient_until if faster else None
+      seen = self._ask(arms, pairs, DROP_ALPHA, until, points=steps)
       rows = () if isinstance(seen, Failed) else seen.rows
       self._looked.update(some)
       return {key: Gain(tuple(r.speedups[k] for r in rows)) for k, key in enumerate(some)}
@@ -261,24 +265,35 @@ def gate_of(
       original.write_bytes(loaded.given.SerializeToString())
     except OSError as error:
       raise MirageError("OUTPUT_UNWRITABLE", f"a copy of the original, to time it: {error}") from error
-  prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
+  prompt: Mapping[str, int] | None = None
+  others: tuple[Mapping[str, int], ...] = ()
+  if loaded.nested and is_apart(loaded.nested):
+    others = tuple(p for p in run.points if not is_step(loaded.nested, p))
+    prompt = None if others else prompt_of(loaded.given, run.points[0])
   timer = (ahead or RacerAhead()).racer
-  return Gate(str(original), run.points, end, timer=timer, began=began, prompt=prompt, folder=folder)
+  return Gate(
+    str(original), run.points, end, timer=timer, began=began, prompt=prompt, others=others, folder=folder
+  )
 
 
-def _with_prompt(rows: Sequence[Raced], prompt: Mapping[str, int] | None) -> tuple[str, tuple[Raced, ...]]:
-  """Why a prompt takes too long, or nothing, and the rows of all else."""
-  text = None if prompt is None else sizes_text(prompt)
-  others = tuple(r for r in rows if r.sizes != text)
-  saved_us = min((r.us[0] - r.us[1] for r in others if r.how == "run"), default=0.0)
+def _behind_a_branch(
+  rows: Sequence[Raced], prompt: Mapping[str, int] | None, declared: Sequence[Mapping[str, int]]
+) -> tuple[str, tuple[Raced, ...]]:
+  """Why what is no step takes too long behind the branch for steps, or nothing, and the rows of steps."""
+  asked, texts = None if prompt is None else sizes_text(prompt), {*map(sizes_text, declared)}
+  steps = tuple(r for r in rows if r.sizes not in texts | {asked})
+  saved_us = min((r.us[0] - r.us[1] for r in steps if r.how == "run"), default=0.0)
   for r in rows:
-    more_us = r.us[1] - r.us[0]
-    if r.sizes == text and r.speedups[0].verdict is PairedVerdict.SLOWER and more_us > STEPS * saved_us:
-      return (
-        f"with a branch for steps a prompt ({text}) takes {r.us[1]:.1f} us for {r.us[0]:.1f}, which {STEPS} "
-        f"steps of {saved_us:.1f} us less do not make up"
-      ), others
-  return "", others
+    slower, more_us = r.speedups[0].verdict is PairedVerdict.SLOWER, r.us[1] - r.us[0]
+    most = DECLARED_LONGER if r.sizes in texts else LONGER
+    if not slower or r.sizes not in texts | {asked}:
+      continue
+    said = f"with a branch for steps a prompt ({r.sizes}) takes {r.us[1]:.1f} us for {r.us[0]:.1f}, which "
+    if r.us[0] * most < r.us[1]:
+      return f"{said}is more than {most - 1:.0%} longer", steps
+    if r.sizes not in texts and more_us > STEPS * saved_us:
+      return f"{said}{STEPS} steps of {saved_us:.1f} us less do not make up", steps
+  return "", steps
 
 
 def _is_unsure(rows: Sequence[Raced]) -> bool:

@@ -54,7 +54,10 @@ def test_kernels_in_place_and_beside_it(name):
       assert len(after) == 2 and all(after[n] > before[n] for n in after)
 
 
-@pytest.mark.parametrize("more", [{"rotary": False}, {}, {"rotary_interleaved": 1, "new": 2}])
+@pytest.mark.parametrize(
+  "more",
+  [{"rotary": False}, {}, {"rotary_interleaved": 1, "new": 2}, {"rotary": False, "local_window_size": 5}],
+)
 def test_several_new_tokens(more):
   """Behind others, as the first of all, and at the end of the cache; rows behind them stay as they are."""
   new, room = more.get("new", 3), 40
@@ -195,6 +198,24 @@ def test_lengths_that_are_no_places_of_the_cache(named):
     for cache, fine, n in zip(caches, kept, ("past_k", "past_v"), strict=True):
       assert cache[1].tobytes() == feeds[n][1].tobytes() and cache[0].tobytes() == fine[0].tobytes()
   assert all(n >= 12 for n in mirage_onnx.launches(kernels).values())
+
+
+@pytest.mark.parametrize("more", [{"rotary": False}, {"rotary": False, "local_window_size": 4}, {}])
+def test_several_tokens_that_are_nowhere_in_the_cache(more):
+  """Whatever a run says of their places, what is read and written is inside, and a result is a number."""
+  room, new = 24, 3
+  model = cached_step(1, 1, 2, 32, room, new=new, **more)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  feeds = step_feeds(model, [room - 1], garbage=0)
+  wrong = (-1, room, room + 1, 2**30, -(2**31), 2**31 - 1)
+  for length in wrong:
+    y, _, caches = run_step(kernels, {**feeds, "lengths": np.array([length], np.int32)}, shared=True)
+    assert np.isfinite(y).all() and all(np.isfinite(c).all() for c in caches)
+    for cache, n in zip(caches, ("past_k", "past_v"), strict=True):
+      changed = (cache != feeds[n]).any(axis=(0, 1, 3))
+      assert changed.sum() <= new  # rows of the new tokens at most
+  assert all(n >= len(wrong) for n in mirage_onnx.launches(kernels).values())
 
 
 @pytest.mark.parametrize("left", ["it", "it/attended"])

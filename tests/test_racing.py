@@ -265,17 +265,24 @@ def test_what_is_faster_is_not_asked_about_for_long(three, tmp_path, monkeypatch
   assert [len(q.arms) for q in timer.asked] == [2, 2, 2, 2]
 
 
+#: us of a prompt before and after, and regions that stay; 16 steps save 16 x 24 us.
 PROMPTS = {
-  "no longer": (1000.0, 1001.0, 3),
-  "a little longer": (1000.0, 1300.0, 3),  # 16 steps of 24 us less
-  "too long": (1000.0, 1500.0, 0),
+  "no longer": (1000.0, 1001.0, 3, ""),
+  "a little longer": (10000.0, 10150.0, 3, ""),
+  "too much longer": (660.3, 709.4, 0, "takes 709.4 us for 660.3, which is more than 2% longer"),
+  "too long": (100000.0, 101500.0, 0, "takes 101500.0 us for 100000.0, which 16 steps of 24.0 us less"),
+}
+DECLARED = {
+  "no longer": (1000.0, 1001.0, 3, ""),
+  "as luck has it": (1000.0, 1007.0, 3, ""),
+  "a little longer": (10000.0, 10150.0, 0, "takes 10150.0 us for 10000.0, which is more than 1% longer"),
+  "steps make up, but it is asked for": (660.3, 709.4, 0, "takes 709.4 us for 660.3"),
+  "faster": (1000.0, 900.0, 3, ""),
 }
 
 
-@pytest.mark.parametrize("case", PROMPTS)
-def test_a_prompt_beside_steps(three, tmp_path, case):
-  """Steps are faster; a prompt goes through a condition, which some steps have to make up for."""
-  before, after, kept = PROMPTS[case]
+def with_prompt(three, folder, before, after, **how):
+  """What is written, and by what gate, where steps are faster and a prompt goes through a condition."""
   steps = Timer(costs(three, 1, 2, 3))
 
   def timer(race):
@@ -283,21 +290,35 @@ def test_a_prompt_beside_steps(three, tmp_path, case):
     rows = tuple(replace(r, sizes="new=1") for r in found.rows)
     if {"new": 256} in race.points:
       us = (before, after)
-      noisy = tuple(before / after * (1 + 0.004 * x) for x in (-1, 1, -1, 1))
+      noisy = tuple(before / after * (1 + 0.0004 * x) for x in (-1, 1, -1, 1, -1, 1))
       rows += (Raced("new=256", "run", us, (speedup(noisy, race.alpha),)),)
     return replace(found, rows=rows)
 
-  onnx.save(three.original, tmp_path / "in.onnx")
-  loaded, end = load_model(tmp_path / "in.onnx"), time.monotonic() + 300.0
-  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, end)
-  gate = Gate(str(tmp_path / "in.onnx"), ({"new": 1},), end, timer=timer, prompt={"new": 256})
+  onnx.save(three.original, folder / "in.onnx")
+  loaded, end = load_model(folder / "in.onnx"), time.monotonic() + 300.0
+  place = writing.Destination(folder / "out.onnx", folder / "in.onnx", None, end)
+  points = ({"new": 1}, *how.get("others", ()))
+  gate = Gate(str(folder / "in.onnx"), points, end, timer=timer, **how)
   run, _ = writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)
-  assert len(run.chosen) == kept
   assert steps.asked and {r.sizes for r in gate.rows} == {"new=1", "new=256"}
+  return run
+
+
+@pytest.mark.parametrize(
+  ("case", "how"),
+  [*((c, {"prompt": {"new": 256}}) for c in PROMPTS.values()),
+   *((c, {"others": ({"new": 256},)}) for c in DECLARED.values())],
+  ids=[*(f"made {n}" for n in PROMPTS), *(f"declared {n}" for n in DECLARED)],
+)  # fmt: skip
+def test_a_prompt_beside_steps(three, tmp_path, case, how):
+  """Steps have to make up for one of which nothing was said; one that is declared is not slower at all."""
+  before, after, kept, why = case
+  run = with_prompt(three, tmp_path, before, after, **how)
+  assert len(run.chosen) == kept
   if not kept:
     assert run.model == three.original
-    (why,) = {o.rejection.reason for o in run.outcomes.values()}
-    assert "a prompt (new=256) takes 1500.0 us for 1000.0, which 16 steps of 24.0 us less" in why
+    (said,) = {o.rejection.reason for o in run.outcomes.values()}
+    assert f"a prompt (new=256) {why}" in said
 
 
 def test_an_original_in_memory_is_timed_too(three, tmp_path):

@@ -5,7 +5,8 @@ in is a constant (``causal.places``), so that a mask is a comparison of two tens
 cache with the new row in its place: behind that, what the cache has, which no run reads.
 
 Of n new tokens the last is in row ``lengths[b]``, or the first in row 0 where there are not as many: a prompt
-that ends sooner, of which the tokens behind its end see all of it, and have rows that no run reads.
+that ends sooner, of which the tokens behind its end see all of it, and have rows that no run reads (with a
+window they see what ONNX Runtime's kernels do not agree on).
 """
 
 from itertools import pairwise
@@ -82,15 +83,15 @@ def _in_parts(c: Context, v: Tensor) -> Tensor:
 def _finish_attended(
   c: Context, q: Tensor, k: Tensor, v: Tensor, past: tuple[Tensor, ...], place: Tensor, lengths: Tensor
 ) -> None:
-  whole = is_attended(c.node)
+  whole, count = is_attended(c.node), shape_of(q)[2]
   there = c.elementwise("less_equal" if whole else "less", place, lengths, dtype=DType.BOOL)
-  if (window := c.attribute("local_window_size", -1)) > 0:
+  if (window := c.attribute("local_window_size", -1)) > 0 and count == 1:
     first = c.elementwise("sub", c.cast(lengths, DType.F32), const(window))
     inside = c.elementwise("less", first, c.cast(place, DType.F32), dtype=DType.BOOL)
     there = c.elementwise("mul", there, inside, dtype=DType.BOOL)
   new = (k, v) if whole else (_turned(c, k, _NORMS[1]), v)
   own = heads_of(c, _turned(c, q, _NORMS[0]), *new)
-  seen = _seen_by_each(c, own, past, lengths) if shape_of(q)[2] > 1 else None
+  seen = _seen_by_each(c, own, past, lengths, window) if count > 1 else None
   c.finish(by_rows(c, _attended(c, own, past, there, whole=whole, seen=seen)))
 
 
@@ -132,8 +133,6 @@ def _check_several(c: Context, new: Dim) -> None:
     raise c.reject(f"{new} queries beside other keys and values")
   if c.attribute("do_rotary", 0) and not c.has(_POSITIONS):
     raise c.reject(f"{new} new tokens, whose rows of cosines and sines no tensor names", "DYNAMIC_DIM")
-  if c.attribute("local_window_size", -1) > 0:
-    raise c.reject(f"{new} new tokens that see a window")
   if c.uses(0) and not is_attended(c.node):
     raise c.reject(f"{new} new tokens beside a cache that has none of them")
 
@@ -144,15 +143,22 @@ def _first_of(c: Context, lengths: Tensor, new: int) -> Tensor:
   return c.elementwise("max", first, const(0))
 
 
-def _seen_by_each(c: Context, own: Heads, past: tuple[Tensor, ...], lengths: Tensor) -> Tensor:
-  """Which rows of the cache are not behind each of several new tokens, which are in it."""
+def _seen_by_each(c: Context, own: Heads, past: tuple[Tensor, ...], lengths: Tensor, window: int) -> Tensor:
+  """Which rows of the cache are not behind each of several new tokens, which are in it.
+
+  With a ``window`` (above 0) nor before the so many that end with it.
+  """
   (batch, _, room, _), new, rank = shape_of(past[0]), shape_of(own.q)[-2], len(shape_of(own.q))
   ones = (1,) * (rank - 2)
   row = c.reshape(places_along(c, new), (*ones, new, 1))
   place = c.reshape(places_along(c, room), (*ones, 1, room))
   before = c.elementwise("sub", *(c.cast(x, DType.F32) for x in (place, row)))
   first = c.reshape(_first_of(c, lengths, new), (batch, *(1,) * (rank - 1)))
-  return c.elementwise("less_equal", before, first, dtype=DType.BOOL)
+  seen = c.elementwise("less_equal", before, first, dtype=DType.BOOL)
+  if window <= 0:
+    return seen
+  inside = c.elementwise("less", c.elementwise("sub", first, const(window)), before, dtype=DType.BOOL)
+  return c.elementwise("mul", seen, inside, dtype=DType.BOOL)
 
 
 def _projections(c: Context) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,23 +9,20 @@ as it was for all else. Both branches read the same weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from onnx import (
   AttributeProto,
   GraphProto,
   ModelProto,
   NodeProto,
-  TensorProto,
   ValueInfoProto,
-  helper,
-  numpy_helper,
 )
 
 from mirage_onnx.importer.graph import nodes_of, subgraphs
 from mirage_onnx.importer.quick_gelus import with_gelus
+from mirage_onnx.importer.step_condition import condition, dims_of, made_again
 
 #: The operator whose cache is one buffer.
 CACHED = "GroupQueryAttention"
@@ -38,8 +35,6 @@ _STEP, _OTHERS = "/step", "/others"
 ROOM = " rows"
 #: New tokens of a prompt that is timed.
 PROMPT = 256
-#: Above all sizes of caches.
-_ABOVE = 1 << 31
 #: From which a Shape may be of one dimension.
 _OPSET = 15
 _QUERY, _PASTS, _TOTAL = 0, (3, 4), 6
@@ -48,7 +43,7 @@ _OF_SHAPES = frozenset({"Shape", "Gather", "Cast", "Squeeze", "Unsqueeze", "Slic
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoder:
+class StepDecoder:
   """``fixed``: sizes in a step, of new tokens, too; ``past``: a cache; ``total``: what makes ``length``.
 
   ``sizes``: of names that the operators leave no choice (of a head). ``new``: the name of new tokens.
@@ -94,7 +89,8 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
     del values[:]
     values.extend(known)
   names = _Names(proto.graph)
-  graph.node.extend(_condition(found, proto.graph, names))
+  made_of_shapes, length = condition(found, proto.graph, names.fresh)
+  graph.node.extend(made_of_shapes)
   holder = graph.node.add(op_type="If", name=names.fresh("steps"), input=[graph.node[-1].output[0]])
   holder.output.extend(o.name for o in proto.graph.output)
   holder.metadata_props.add(key=STEPS, value="then_branch")
@@ -102,7 +98,7 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
   said = " ".join(f"{n}={size}" for n, size in sorted(sized.items()))
   holder.metadata_props.add(key=_SIZES, value=said)
   for attribute, end in (("then_branch", _STEP), ("else_branch", _OTHERS)):
-    branch = _branch(found, proto.graph, end, names)
+    branch = _branch(found, proto.graph, end, names, length)
     holder.attribute.add(name=attribute, type=AttributeProto.GRAPH, g=branch)
   return made
 
@@ -125,6 +121,12 @@ def is_apart(proto: ModelProto) -> bool:
   return any(p.key == STEPS for n in proto.graph.node for p in n.metadata_props)
 
 
+def is_step(proto: ModelProto, sizes: Mapping[str, int]) -> bool:
+  """Whether a run at these sizes takes the branch of steps of a model that has one, if its cache has room."""
+  held = [sizes_in(n, a.name) for n in proto.graph.node for a in n.attribute if has_steps(n, a.name)]
+  return all(sizes.get(name, size) == size for own in held for name, size in own.items())
+
+
 def prompt_of(proto: ModelProto, sizes: Mapping[str, int]) -> dict[str, int] | None:
   """``sizes`` of a step of a model as those of a prompt, which takes the other branch; None of other models.
 
@@ -133,7 +135,7 @@ def prompt_of(proto: ModelProto, sizes: Mapping[str, int]) -> dict[str, int] | N
   found = _decoder(proto.graph, sizes)
   if found is None or found.new not in sizes:
     return None
-  known = {v.name: _dims(v) for v in proto.graph.input}
+  known = {v.name: dims_of(v) for v in proto.graph.input}
   shapes = [n.input[0] for n in found.total if n.op_type == "Shape"]
   lengths = {d for name in (found.past, *shapes) for d in known[name] if d not in found.fixed}
   new = min(
@@ -159,7 +161,7 @@ def step_sizes(proto: ModelProto) -> dict[str, int]:
   caches = {x for n in branches["else_branch"].node if n.op_type == CACHED for x in n.output[1:]}
   found = dict[str, int]()
   for a, b in zip(steps, others, strict=False):
-    for k, (own, theirs) in enumerate(zip(_dims(a), _dims(b), strict=False)):
+    for k, (own, theirs) in enumerate(zip(dims_of(a), dims_of(b), strict=False)):
       if isinstance(theirs, str) and isinstance(own, int) and own > 0:
         found[ROOM if k == 2 and b.name in caches else theirs] = own
   return found
@@ -212,14 +214,14 @@ class _Names:
     return name
 
 
-def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
+def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> StepDecoder | None:
   """What the model is, if it is one; ``wanted``: sizes in its steps."""
   nodes = [n for n in graph.node if n.op_type == CACHED and n.domain == "com.microsoft"]
   makers = {o: n for n in graph.node for o in n.output if o}
   stored = {t.name for t in graph.initializer}
   inputs = {v.name: v for v in graph.input if v.name not in stored}
   outputs = {v.name for v in graph.output}
-  known = {v.name: _dims(v) for v in (*graph.value_info, *graph.input, *graph.output)}
+  known = {v.name: dims_of(v) for v in (*graph.value_info, *graph.input, *graph.output)}
   if not nodes or any(o not in makers for o in outputs) or any(map(subgraphs, graph.node)):
     return None
   new, pasts, windows = set[int | str](), set[int | str](), set[int | str]()
@@ -247,7 +249,7 @@ def _decoder(graph: GraphProto, wanted: Mapping[str, int]) -> _Decoder | None:
   fixed = {n: size for n, size in wanted.items() if n in names and " " not in n} | {first: 1}
   one = next(n for n in nodes if not _holds_window(n))
   length = one.input[_TOTAL]
-  return _Decoder(first, fixed, one.input[_PASTS[0]], total, length, sizes, past, wanted.get(ROOM))
+  return StepDecoder(first, fixed, one.input[_PASTS[0]], total, length, sizes, past, wanted.get(ROOM))
 
 
 def _holds_window(node: NodeProto) -> bool:
@@ -277,76 +279,10 @@ def _made_of_shapes(
   return tuple(found[::-1])
 
 
-def _condition(d: _Decoder, graph: GraphProto, names: _Names) -> list[NodeProto]:
-  """Of shapes: one token is new, of as many sequences, and the cache has room for it.
-
-  The host runs these nodes before each step, so there are few: with n the product of dimensions that are
-  1 in a step, (max(length, room) + 1) * n = room + 1 where n is 1 and there is room, and nowhere else. For
-  caches of R rows only, with B above all sizes: (max(length, room) * B + room + 1) * n = R * B + R + 1.
-  """
-  made = []
-
-  def add(op: str, *inputs: str, **attributes: Any) -> str:
-    output = names.fresh(f"steps/{op}")
-    made.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
-    return output
-
-  def number(value: int) -> str:
-    tensor = helper.make_tensor("", TensorProto.INT64, [1], [value])
-    return add("Constant", value=tensor)
-
-  def size(value: str, axis: int) -> str:
-    return add("Shape", value, start=axis, end=axis + 1)
-
-  inputs = {v.name: _dims(v) for v in graph.input}
-  places = {
-    name: next((v, dims.index(name)) for v, dims in inputs.items() if name in dims) for name in d.fixed
-  }
-  ones = [places[name] for name, n in sorted(d.fixed.items()) if n == 1]
-  (first, _), *_ = ones  # of new tokens there is one
-  if {axis for v, axis in ones if v == first} == {*range(len(inputs[first]))} and {v for v, _ in ones} == {
-    first
-  }:
-    count = add("ReduceProd", add("Shape", first), keepdims=0)  # no Size: the host would wait for a GPU's
-  else:
-    count = size(*ones[0])
-    for place in ones[1:]:
-      count = add("Mul", count, size(*place))
-  one, room = number(1), size(d.past, 2)
-  longest, least = add("Max", _length(d, graph, add, number), room), add("Add", room, one)
-  if d.rows is None:
-    holds = add("Equal", add("Mul", add("Add", longest, one), count), least)
-  else:
-    both = add("Add", add("Mul", longest, number(_ABOVE)), least)
-    holds = add("Equal", add("Mul", both, count), number(d.rows * _ABOVE + d.rows + 1))
-  for name, n in sorted(d.fixed.items()):
-    if n != 1:
-      holds = add("And", holds, add("Equal", size(*places[name]), number(n)))
-  return made
-
-
-def _length(d: _Decoder, graph: GraphProto, add: Callable[..., str], number: Callable[[int], str]) -> str:
-  """How long all is together, of one element: as the model makes it, or sooner."""
-  stored = {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant"}
-  if [n.op_type for n in d.total] == ["Shape", "Gather", "Cast"] and not d.total[0].attribute:
-    shape, taken, _ = d.total
-    index = stored.get(taken.input[1])
-    if index is not None and taken.input[0] == shape.output[0] and index.data_type == TensorProto.INT64:
-      values = numpy_helper.to_array(index).reshape(-1)
-      if len(values) == 1 and values[0] >= 0:
-        return add("Shape", shape.input[0], start=int(values[0]), end=int(values[0]) + 1)
-  own = {}
-  for i in dict.fromkeys(i for n in d.total for i in n.input if i in stored):
-    own[i] = add("Constant", value=stored[i])
-  for n in d.total:
-    own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input), **{
-      a.name: helper.get_attribute_value(a) for a in n.attribute
-    })  # fmt: skip
-  return add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
-
-
-def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphProto:
+def _branch(d: StepDecoder, graph: GraphProto, end: str, names: _Names, length: str) -> GraphProto:
   """The graph as a branch: what it yields has names of its own.
+
+  What is no step takes the total ``length`` from the condition, which has it, unless that is "".
 
   So have its constants: one that is outside is copied to the GPU in each run. Of the other branch all
   values have, for onnx's inference mixes up sizes of equal names.
@@ -358,15 +294,18 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
   if not is_step:
     own |= {o: names.fresh(o + end) for o in produced if o not in outputs}
   made = GraphProto(name=end.strip("/"))
+  again = {} if is_step or not length else made_again(d, graph)
   for n in graph.node if is_step else with_gelus(graph):
+    if again.get(n.output[0]) == "":
+      continue
     copy = made.node.add()
     copy.CopyFrom(n)
-    copy.input[:] = [own.get(i, i) for i in n.input]
+    copy.input[:] = [length] if n.output[0] in again else [own.get(i, i) for i in n.input]
     copy.output[:] = [own.get(o, o) for o in n.output]
     if is_step and n.op_type == CACHED and not _holds_window(n):
       copy.metadata_props.add(key=STEPS, value=CACHED)
   caches = {x for n in graph.node if n.op_type == CACHED and not _holds_window(n) for x in n.output[1:]}
-  room = next(_dims(v)[2] for v in graph.input if v.name == d.past)
+  room = next(dims_of(v)[2] for v in graph.input if v.name == d.past)
 
   def said(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
     found = []
@@ -383,9 +322,6 @@ def _branch(d: _Decoder, graph: GraphProto, end: str, names: _Names) -> GraphPro
     return found
 
   made.output.extend(said(graph.output))
-  made.value_info.extend(said(v for v in graph.value_info if v.name in {*produced} - {*outputs}))
+  inner = {*produced} - {*outputs, *again}
+  made.value_info.extend(said(v for v in graph.value_info if v.name in inner))
   return made
-
-
-def _dims(value: ValueInfoProto) -> tuple[int | str, ...]:
-  return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)

@@ -72,31 +72,32 @@ def test_all_attributes(bench, seed, batch, own, shared, size, room, packed, hal
   size=st.sampled_from([16, 32]), room=st.integers(2, 12), new=st.integers(2, 8), packed=st.booleans(),
   half=st.booleans(), softcap=st.sampled_from([0.0, 2.0]), smooth_softmax=st.integers(0, 1),
   sink=st.booleans(), prompt=st.booleans(), rotary=st.sampled_from([0, 16, 32]),
-  rotary_interleaved=st.integers(0, 1),
+  rotary_interleaved=st.integers(0, 1), window=st.sampled_from([-1, 1, 2, 3, 7]),
 )  # fmt: skip
 def test_several_new_tokens(bench, seed, batch, own, shared, size, room, new, packed, half, sink, prompt,
-                            smooth_softmax, rotary, **more):  # fmt: skip
+                            smooth_softmax, rotary, window, **more):  # fmt: skip
   """A prompt of which each sequence ends somewhere, or some tokens of one sequence behind others."""
   rng, new = np.random.default_rng(seed), min(new, room)
-  batch = batch if prompt else 1
+  batch, smooth_softmax = batch if prompt else 1, 0 if sink else smooth_softmax
   lengths = rng.integers(0, new, batch) if prompt else rng.integers(new - 1, room, 1)
   model, feeds = step(
     bench, rng, batch, own, shared, size, room, lengths=lengths, packed=packed, half=half, sink=sink, new=new,
-    total=new if prompt else None, smooth_softmax=0 if sink else smooth_softmax, rotary=min(rotary, size),
-    **more,
+    total=new if prompt else None, smooth_softmax=smooth_softmax, rotary=min(rotary, size),
+    local_window_size=window, **more,
   )  # fmt: skip
   near, made = 1e-2 if half else 3e-5, None
   if rotary and new > 1:  # rows of cosines and sines are named by tensors
     places = np.maximum(lengths.astype(int) - (new - 1), 0)[:, None] + np.arange(new)
     made = {"x5/places": places} | {f"x5/places/{i}": places[:, i : i + 1] for i in range(new)}
-  bench.agrees(model, feeds, rtol=near, atol=near, made=made)
+  behind = np.arange(new) > lengths[:, None] if window > 0 else np.zeros((batch, new), bool)
+  bench.agrees(model, feeds, rtol=near, atol=near, made=made, unread={"y": behind})
 
 
 @pytest.mark.parametrize(
   ("new", "more", "why"),
   [
     (9, {}, "9 new tokens"), (9, {"rotary": 16}, "9 new tokens"),
-    (2, {"local_window_size": 3}, "see a window"),
+    (9, {"local_window_size": 3}, "9 new tokens"),
   ],
 )  # fmt: skip
 def test_several_new_tokens_that_are_left(bench, new, more, why):

@@ -1,6 +1,11 @@
 """A decoder whose steps have a branch: what gets there, and that all else is as it was."""
 
+from collections import Counter
+from math import inf
+from types import SimpleNamespace
+
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -8,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import ROOM, is_apart, prompt_of, step_sizes, steps_apart
+from mirage_onnx.importer.steps_apart import ROOM, is_apart, is_step, prompt_of, step_sizes, steps_apart
+from mirage_onnx.racing import gate_of
 
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
@@ -57,6 +63,10 @@ def decoder(*, layers=1, head="size", new="new", past="past", named=True):
   return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+def kinds(graph):
+  return Counter(n.op_type for n in graph.node)
+
+
 def run(session, batch, new, room, total, seed=0):
   """All outputs, with ``new`` tokens of ``total`` and caches of ``room`` rows, and the rows that count."""
   rng = np.random.default_rng(seed)
@@ -99,19 +109,19 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
   assert [n.op_type for n in result.model.graph.node][-1] == "If"
   step, others = (a.g for a in result.model.graph.node[-1].attribute)
   assert not [n for n in step.node if n.op_type == "GroupQueryAttention"]
-  assert [n.op_type for n in others.node] == [n.op_type for n in model.graph.node]
+  assert kinds(others) + Counter({"Shape": 1, "Gather": 1}) == kinds(model.graph)
   assert not any(p.key == "pkg.mirage_onnx.steps" for n in nodes_of(step, others) for p in n.metadata_props)
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain = ort.InferenceSession(model.SerializeToString(), providers=CPU)
   launched = 0
-  for (new, room, total), is_step in [*((s, 1) for s in STEPS), *((s, 0) for s in OTHERS)]:
+  for (new, room, total), steps in [*((s, 1) for s in STEPS), *((s, 0) for s in OTHERS)]:
     for batch in (1, 3):
       (want, length), (got, same) = (run(s, batch, new, room, total) for s in (plain, kernels))
       assert length == same
       for x, y in zip(want, got, strict=True):
         np.testing.assert_allclose(x.astype(float), y.astype(float), rtol=4e-3, atol=4e-3)
       before, launched = launched, sum(mirage_onnx.launches(kernels).values())
-      assert launched - before >= 2 if is_step and (batch == 1 or len(batches) > 1) else launched == before
+      assert launched - before >= 2 if steps and (batch == 1 or len(batches) > 1) else launched == before
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -206,7 +216,7 @@ def test_caches_of_a_window_stay(tmp_path):
   assert is_apart(apart)
   step, others = (a.g for a in apart.graph.node[-1].attribute)
   marked = [n.name for n in step.node if n.metadata_props]
-  assert marked == ["it1"] and [n.op_type for n in step.node] == [n.op_type for n in others.node]
+  assert marked == ["it1"] and kinds(step) == kinds(others) + Counter({"Shape": 1, "Gather": 1})
   rows = {o.name: o.type.tensor_type.shape.dim[2].dim_param for o in step.output if "present" in o.name}
   assert {rows[n] for n in rows if "_0_" in n} == {"pres_window"} and {*rows.values()} == {
     "pres_window",
@@ -229,7 +239,7 @@ def test_the_condition(sizes):
   apart = steps_apart(decoder(), sizes)
   *nodes, holder = (n for n in apart.graph.node if n.op_type == "If" or n.name.startswith("steps/"))
   counted = [n.op_type for n in nodes if n.op_type != "Constant"]
-  assert len(counted) <= {0: 9, 1: 10, 2: 11}[sizes.get("batch", 0)], counted
+  assert len(counted) <= {0: 6, 1: 8, 2: 9}[sizes.get("batch", 0)], counted
   wanted = [v for v in apart.graph.input if any(v.name in n.input for n in nodes)]
   result = helper.make_tensor_value_info(holder.input[0], TensorProto.BOOL, None)
   graph = helper.make_graph(nodes, "condition", wanted, [result])
@@ -249,6 +259,19 @@ def test_the_condition(sizes):
     assert holds.size == 1 and bool(holds.reshape(())) == fits, (b, n, r, t)
 
 
+def test_what_is_no_step_has_the_length_from_the_condition():
+  """Unless something else reads what the model makes it of, or it makes it otherwise."""
+  model = decoder()
+  others = steps_apart(model).graph.node[-1].attribute[1].g
+  (cast,) = (n for n in others.node if n.op_type == "Cast" and n.output[0].startswith("total"))
+  assert cast.input[0].startswith("steps/Shape") and not [n for n in others.node if n.op_type == "Gather"]
+  more = decoder()
+  more.graph.node.append(helper.make_node("Identity", ["longest"], ["more"]))
+  more.graph.output.append(helper.make_tensor_value_info("more", TensorProto.INT64, [1]))
+  others = steps_apart(more).graph.node[-1].attribute[1].g
+  assert kinds(others) == kinds(more.graph)
+
+
 def test_operators_of_an_older_set():
   model = decoder()
   model.opset_import[0].version = 14
@@ -261,6 +284,30 @@ def test_a_prompt_of_such_a_model():
   assert prompt_of(decoder(), {**sizes, "all": 100})["new"] == 100
   assert prompt_of(decoder(), {**sizes, "past": 1}) is None
   assert prompt_of(helper.make_model(helper.make_graph([], "", [], [])), sizes) is None
+
+
+def test_sizes_of_steps():
+  """Those of which a run takes the branch of steps: one new token, as many sequences, caches of that size."""
+  sizes = {"batch": 2, "new": 1, "past": 512, "all": 300}
+  apart = steps_apart(decoder(), {"batch": 2, ROOM: 512})
+  assert is_step(apart, sizes)
+  assert not any(is_step(apart, sizes | other) for other in ({"new": 256}, {"batch": 1}, {"past": 256}))
+  assert is_step(steps_apart(decoder()), {**sizes, "batch": 3, "past": 9})
+
+
+def test_the_gate_knows_prompts(tmp_path):
+  """What is no step among the declared sizes goes through the condition; without one a prompt is made up."""
+  onnx.save(decoder(), tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx", steps={"batch": 1})
+  step = {"batch": 1, "new": 1, "past": 512, "all": 300}
+  prompt = {**step, "new": 128}
+  for points, others, made in (((step, prompt), (prompt,), None), ((step,), (), {**step, "new": 256})):
+    gate = gate_of(SimpleNamespace(chosen=(1,), points=points), loaded, inf, 0.0)
+    assert gate.others == others and gate.prompt == made
+    gate.close()
+  flat = load_model(tmp_path / "in.onnx")
+  gate = gate_of(SimpleNamespace(chosen=(1,), points=(step, prompt)), flat, inf, 0.0)
+  assert gate.others == () and gate.prompt is None
 
 
 def test_lengths_that_are_made_otherwise():
@@ -291,7 +338,7 @@ def test_gates_of_prompts_are_one_operator():
   ])  # fmt: skip
   step, others = (a.g for a in steps_apart(model).graph.node[-1].attribute)
   assert [n.op_type for n in step.node][-2:] == ["Sigmoid", "Mul"]
-  assert [n.op_type for n in others.node][-1:] == ["QuickGelu"] and len(others.node) == len(step.node) - 1
+  assert [n.op_type for n in others.node][-1:] == ["QuickGelu"] and len(others.node) == len(step.node) - 3
   a, b = (ort.InferenceSession(m.SerializeToString(), providers=CPU) for m in (model, steps_apart(model)))
   for new, room, total in (*STEPS, *OTHERS):
     (want, _), (got, _) = (run(s, 2, new, room, total) for s in (a, b))

@@ -1,0 +1,102 @@
+"""When a run of a decoder is a step: made of the shapes of its inputs, by few nodes.
+
+The host runs them before everything else, so each of them is in the time of a step, and of a prompt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+  from mirage_onnx.importer.steps_apart import StepDecoder
+
+
+def condition(d: StepDecoder, graph: GraphProto, fresh: Callable[[str], str]) -> tuple[list[NodeProto], str]:
+  """Of shapes: one token is new, of as many sequences, and the cache has room for it; and the total length.
+
+  The host runs these nodes before each step, so there are few: the product of dimensions that are 1 in a
+  step is 1, and all together no longer than the cache, which may be one of some size only. The length is ""
+  unless the model makes it of one shape, too.
+  """
+  made = []
+
+  def add(op: str, *inputs: str, **attributes: Any) -> str:
+    output = fresh(f"steps/{op}")
+    made.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
+    return output
+
+  def number(value: int) -> str:
+    tensor = helper.make_tensor("", TensorProto.INT64, [1], [value])
+    return add("Constant", value=tensor)
+
+  def size(value: str, axis: int) -> str:
+    return add("Shape", value, start=axis, end=axis + 1)
+
+  inputs = {v.name: dims_of(v) for v in graph.input}
+  places = {
+    name: next((v, dims.index(name)) for v, dims in inputs.items() if name in dims) for name in d.fixed
+  }
+  ones = [places[name] for name, n in sorted(d.fixed.items()) if n == 1]
+  (first, _), *_ = ones  # of new tokens there is one
+  if {axis for v, axis in ones if v == first} == {*range(len(inputs[first]))} and {v for v, _ in ones} == {
+    first
+  }:
+    count = add("ReduceProd", add("Shape", first), keepdims=0)  # no Size: the host would wait for a GPU's
+  else:
+    count = size(*ones[0])
+    for place in ones[1:]:
+      count = add("Mul", count, size(*place))
+  room, most = size(d.past, 2), None if d.rows is None else number(d.rows)
+  length = _length(d, graph, add, number)
+  holds = add("And", add("LessOrEqual", length, most or room), add("Equal", count, number(1)))
+  if most is not None:
+    holds = add("And", holds, add("Equal", room, most))
+  for name, n in sorted(d.fixed.items()):
+    if n != 1:
+      holds = add("And", holds, add("Equal", size(*places[name]), number(n)))
+  by_output = {n.output[0]: n for n in made}
+  return made, length if by_output[length].op_type == "Shape" else ""
+
+
+def _length(d: StepDecoder, graph: GraphProto, add: Callable[..., str], number: Callable[[int], str]) -> str:
+  """How long all is together, of one element: as the model makes it, or sooner."""
+  stored = {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant"}
+  if [n.op_type for n in d.total] == ["Shape", "Gather", "Cast"] and not d.total[0].attribute:
+    shape, taken, _ = d.total
+    index = stored.get(taken.input[1])
+    if index is not None and taken.input[0] == shape.output[0] and index.data_type == TensorProto.INT64:
+      values = numpy_helper.to_array(index).reshape(-1)
+      if len(values) == 1 and values[0] >= 0:
+        return add("Shape", shape.input[0], start=int(values[0]), end=int(values[0]) + 1)
+  own = {}
+  for i in dict.fromkeys(i for n in d.total for i in n.input if i in stored):
+    own[i] = add("Constant", value=stored[i])
+  for n in d.total:
+    own[n.output[0]] = add(n.op_type, *(own.get(i, i) for i in n.input), **{
+      a.name: helper.get_attribute_value(a) for a in n.attribute
+    })  # fmt: skip
+  return add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
+
+
+def made_again(d: StepDecoder, graph: GraphProto) -> dict[str, str]:
+  """What a Shape and a Gather make of a mask, "" each, and the Cast behind them, if nothing else reads them.
+
+  The host runs each of them in a microsecond or more, before a prompt's kernels can begin.
+  """
+  if [n.op_type for n in d.total] != ["Shape", "Gather", "Cast"]:
+    return {}
+  shape, taken, cast = (n.output[0] for n in d.total)
+  readers = Counter(i for n in graph.node for i in n.input)
+  outputs = {o.name for o in graph.output}
+  if readers[shape] != 1 or readers[taken] != 1 or outputs & {shape, taken, cast}:
+    return {}
+  return {shape: "", taken: "", cast: d.total[-1].op_type}
+
+
+def dims_of(value: ValueInfoProto) -> tuple[int | str, ...]:
+  """Names and numbers of its dimensions."""
+  return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)
