@@ -1,4 +1,4 @@
-"""Tests that take more than two seconds of a core, of what other tests of `make test` show, too: they are slow.
+"""Tests of more than two seconds of a core, of what other tests of `make test` show, too: they are slow.
 
 Measured by ``pytest --durations 0`` with one worker. Of a function with parameters those stay that take
 least; of the others another one of the same file (``tests/test_conftest.py`` holds that each is there).
