@@ -9,6 +9,8 @@ from small_models import Net, replaced_ops
 
 import mirage_onnx
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 HEADS, WIDTH = 2, 64
 LONG_S = 3000.0  # a search takes more than a minute, on a busy machine more than ``optimize`` has by itself
 #: Where the kernels have to be fast: right they are at any size, those of ``SIZES`` are asked for.

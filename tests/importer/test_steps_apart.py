@@ -10,6 +10,8 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
 from mirage_onnx.importer.steps_apart import ROOM, is_apart, prompt_of, step_sizes, steps_apart
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
 
