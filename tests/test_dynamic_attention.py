@@ -16,7 +16,7 @@ LONG_S = 3000.0  # a search takes more than a minute, on a busy machine more tha
 #: Where the kernels have to be fast: right they are at any size, those of ``SIZES`` are asked for.
 #: Several of a dimension (every candidate is lowered for each) where there is no mask, or one dimension.
 SHAPES = {"batch": (4,), "seq": (128,), "keys": (64,)}
-MORE = {"within": {"seq": (64, 128)}, "one query": {"batch": (1, 4), "keys": (64, 128)}}
+MORE = {"within": {"seq": (64, 128)}, "one query": {"batch": (1, 4)}}
 #: Batch, queries, keys: one, less than a tile, no multiple of one, beyond what is declared, none.
 SIZES = [(1, 1, 1), (2, 7, 64), (1, 64, 77), (2, 77, 7), (1, 130, 333), (0, 5, 5), (2, 0, 0)]
 
