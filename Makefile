@@ -16,6 +16,8 @@ DEALT := --dist loadfile --no-loadscope-reorder
 
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of processes: with this set, as some containers have it, each compiles all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: build demo test test-all lint format golden docs wheels cross versions clean
 .DELETE_ON_ERROR:

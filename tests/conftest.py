@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 from golden_texts import GOLDEN, read_texts, write_text
 from hypothesis import settings
-from longest_files import seconds
+from long_tests import LONG
+from longest_files import ROOT, seconds
 
 from mirage_onnx.collect_env import gpus
 
@@ -41,11 +42,29 @@ def pytest_configure(config):
   packed.write()
 
 
+#: Entries of ``LONG`` that no test has.
+NOT_THERE = pytest.StashKey[list[str]]()
+
+
+def mark_long(items):
+  """Marks what is in ``LONG`` as slow; returns the entries of files that are there, but not the test."""
+  left, files = {f"{file}::{name}" for file, names in LONG.items() for name in names}, set()
+  for item in items:
+    file = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
+    if f"{file}::{item.name}" in left:
+      left.remove(f"{file}::{item.name}")
+      item.add_marker(pytest.mark.slow)
+    files.add(file)
+  return sorted(entry for entry in left if entry.partition("::")[0] in files)
+
+
 def pytest_addoption(parser):
   parser.addoption("--update-golden", action="store_true", help="write what golden tests get as expected")
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` takes its choice
+def pytest_collection_modifyitems(config, items):
+  config.stash[NOT_THERE] = mark_long(items)
   if "PYTEST_XDIST_WORKER" in os.environ:  # files are dealt out in this order
     items.sort(key=lambda item: -seconds(item.path))
   marked = [item for item in items if item.get_closest_marker("gpu")]
@@ -60,25 +79,52 @@ def pytest_collection_modifyitems(items):
       item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {missing}"))
 
 
+@pytest.fixture
+def long_tests_not_there(request):
+  """Entries of ``LONG`` without a test, of files that are collected; None where a part of a file is."""
+  in_part = any("::" in arg for arg in request.config.args) or request.config.option.keyword
+  return None if in_part else request.config.stash[NOT_THERE]
+
+
 @pytest.fixture(scope="session")
-def kept_searches(tmp_path_factory):
+def folder_of_the_run(tmp_path_factory):
+  """A folder that all workers of a run share, empty when it begins."""
+  own = tmp_path_factory.getbasetemp()  # each worker has one of its own in that of the run
+  return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@contextmanager
+def _kept_in(folder):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("MIRAGE_ONNX_CACHE", "on")
+    patch.setenv("MIRAGE_CACHE_DIR", str(folder / "kept-searches"))
+    yield
+
+
+@pytest.fixture(scope="session")
+def kept_searches(folder_of_the_run):
   """A context in which searches are made once for all files that take what they find as given.
 
   ``of``: what is searched. One process at a time is in it: a second one would search for the same meanwhile.
   """
-  shared = tmp_path_factory.getbasetemp()
-  if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder of its own in that of the run
-    shared = shared.parent
 
   @contextmanager
   def kept(of):
-    with (shared / f"kept-searches-{of}.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+    with (folder_of_the_run / f"kept-searches-{of}.lock").open("w") as lock, _kept_in(folder_of_the_run):
       fcntl.flock(lock, fcntl.LOCK_EX)
-      patch.setenv("MIRAGE_ONNX_CACHE", "on")
-      patch.setenv("MIRAGE_CACHE_DIR", str(shared / "kept-searches"))
       yield
 
   return kept
+
+
+@pytest.fixture(scope="module")
+def searched_once(folder_of_the_run):
+  """For files of what becomes of kernels: a structure is searched by the first test of a run that has it.
+
+  Others find it as a later run of a user's does, solve for their own sizes and check what they get.
+  """
+  with _kept_in(folder_of_the_run):
+    yield
 
 
 @pytest.fixture

@@ -156,7 +156,8 @@ def test_a_gpu_is_a_row_and_its_test(tree):
   assert changed == {"mirage_onnx/targets/rows.py"}
   assert new == {"tests/targets/test_half.py"}
   assert passes(tree, "-k", "half", "tests/targets") >= 5
-  assert passes(tree, "-m", "not slow", "-k", "not half", "tests/targets") > 50
+  # Choices for GPUs whose rows are as they were (test_plausible) are so, too.
+  assert passes(tree, "-m", "not slow", "-k", "not half and not plausible", "tests/targets") > 50
 
 
 @pytest.mark.slow

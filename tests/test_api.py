@@ -30,6 +30,8 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune import local
 from tests.support.rewritten import chain, tampered, with_record
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 
 def model():
   net = Net()

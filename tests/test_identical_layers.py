@@ -1,7 +1,5 @@
 """Layers of equal structure: their regions are searched once, and replaced in every layer."""
 
-import time
-
 import pytest
 from decoder_layers import Decoder, llama_decode
 from small_models import matches
@@ -34,15 +32,8 @@ def test_every_layer_gets_the_same_kernels():
     if isinstance(event, events.RegionDone):
       searched.append(event.region)
 
-  seconds = {}
-  for layers in (1, 32):
-    searched.clear()
-    model = llama_decode(layers)
-    start = time.monotonic()
-    result = mirage_onnx.optimize(model, target="h200", emit=emit)
-    seconds[layers] = time.monotonic() - start
-    assert len(searched) == len(set(searched))
+  result = mirage_onnx.optimize(llama_decode(32), target="h200", emit=emit)
+  assert len(searched) == len(set(searched)) > 0
   counts = [r["count"] for r in result.report["regions"] if r["status"] == "replaced"]
-  print(f"1 layer: {seconds[1]:.1f} s, 32 layers: {seconds[32]:.1f} s, {counts}")
   # What is not in every layer is at the ends, or spans two: then it is in every other one.
   assert sum(c for c in counts if c >= 15) >= 0.95 * sum(counts)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 BOUNDS = {"input_ids": 128, "position_ids": 16, "attention_mask": 2}
 MODELS = (
   "rmsnorm_linear",
-  "bert",
+  pytest.param("bert", marks=pytest.mark.slow),
   pytest.param("llama_decode", marks=pytest.mark.slow),
   pytest.param("lora", marks=pytest.mark.slow),
 )

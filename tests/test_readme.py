@@ -50,9 +50,14 @@ def test_the_first_speedups_stand_in_the_tables():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not README.exists(), reason="there is no README.md yet")
-def test_readme():
+def test_readme(kept_searches):
   found = blocks(README.read_text())
   assert found, "the README shows no command"
+  with kept_searches("readme"):  # of models that other tests search, too, and the same from block to block
+    run_blocks(found)
+
+
+def run_blocks(found):
   scripts = Path(sys.executable).parent
   environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
   for language, script in found:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from operator import add
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS, RUNNING
@@ -125,9 +126,8 @@ class Assignment:
           continue
         u, v = at[arg], at[i]
         table = pairs.setdefault((u, v), [[0] * len(domains[v]) for _ in domains[u]])
-        for x, have in enumerate(domains[u]):
-          for y, own in enumerate(domains[v]):
-            table[x][y] += self._use(i, n, have, own)
+        for row, costs in zip(table, self._uses(i, n, domains[u], domains[v]), strict=True):
+          row[:] = map(add, row, costs)
     problem = MinSum(single, {k: tuple(map(tuple, t)) for k, t in pairs.items()})
     chosen = minimise(problem)
     if problem.cost(chosen) >= _NEVER:
@@ -140,23 +140,25 @@ class Assignment:
     own = self.own(index).values()
     return tuple(dict.fromkeys(f.of(own) for f in self.frames)) or (Form(MMA, (), (), ()).of(own),)
 
-  def _use(self, user: int, n: int, have: Form, own: Form) -> int:
-    """The cost of argument ``n`` of a value lying like ``have``, the value like ``own``."""
+  def _uses(self, user: int, n: int, haves: tuple[Form, ...], owns: tuple[Form, ...]) -> list[list[int]]:
+    """Costs of argument ``n`` of a value: it lies like each of ``haves``, the value like each of ``owns``."""
     op = self.kernel.ops[user]
     arg = op.args[n]
     inside = self.kernel.ops[arg].phase is Phase.LOOP and op.phase is Phase.LOOP
     move = MOVE * (LOOP_WEIGHT if inside else 1)
     if op.op in KEEPS and n == 0:
-      return 0 if have == own else _NEVER
+      return [[0 if have == own else _NEVER for own in owns] for have in haves]
     if op.op in REDUCTIONS:
       gone = {self.own(arg)[a] for a in op.reduced}
-      return 0 if folded(have, gone) == own else 2 * move
+      left = [folded(have, gone) for have in haves]
+      return [[0 if form == own else 2 * move for own in owns] for form in left]
     if op.op == "matmul":
-      product = self.products[user]
-      if not self.kernel.ops[arg].dtype.is_half:
-        return move
-      return 0 if have == (product.a, product.b)[n] else move
-    return 0 if have == own.of(self.own(arg).values()) else move
+      half, product = self.kernel.ops[arg].dtype.is_half, self.products[user]
+      want = (product.a, product.b)[n]
+      return [[0 if half and have == want else move] * len(owns) for have in haves]
+    pieces = self.own(arg).values()
+    wants = [own.of(pieces) for own in owns]
+    return [[0 if have == want else move for want in wants] for have in haves]
 
 
 def vector_frames(kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Iterator[Form]:

@@ -58,9 +58,9 @@ class Form:
   def of(self, pieces: Iterable[Piece]) -> Form:
     """The form of a value over ``pieces`` that lies as this form does."""
     own = set(pieces)
-    g = self.g if own & set(self.g) else ()
-    t = self.t if own & set(self.t) else ()
-    rest = tuple(sorted(own - set(g) - set(t)))
+    g = () if own.isdisjoint(self.g) else self.g
+    t = () if own.isdisjoint(self.t) else self.t
+    rest = tuple(sorted(own.difference(g, t)))
     return Form(self.lanes if g or t else MMA, g, t, rest)
 
   @property

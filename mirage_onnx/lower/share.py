@@ -8,11 +8,12 @@ All ways to write the number of warps as a product over sides are tried.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.ugraph import KTensor, Phase
 from mirage_onnx.lower.assign import Assignment, partial_folds, vector_frames
-from mirage_onnx.lower.forms import MMA, Form, Side, Warps
+from mirage_onnx.lower.forms import MMA, Form, Side, Warps, length
 from mirage_onnx.lower.pieces import Piece
 
 #: Lane operations that a meeting of warps costs, that one value through shared memory costs, and
@@ -44,9 +45,12 @@ def _vector_ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTens
   """Of a kernel without contractions: every frame with its best split."""
   kernel, pieces, needed = assignment.kernel, assignment.pieces, assignment.needed
   found: list[Way] = []
+  number: dict[tuple[Piece, ...], int] = {}  # values over the same pieces lie alike
+  over = {i: number.setdefault(tuple(assignment.own(i).values()), len(number)) for i in assignment.values()}
   for frame in vector_frames(kernel, pieces, needed):
     framed = replace(assignment, frames=(frame,))
-    forms = {i: frame.of(assignment.own(i).values()) for i in assignment.values()}
+    lie = [frame.of(own) for own in number]
+    forms = {i: lie[n] for i, n in over.items()}
     cost, split = splits(framed, forms, warps)[0]
     cost += _SHARED * partial_folds(kernel, pieces, forms, frame, needed)
     cost += _SCATTERED * _scattered(assignment, frame, tensors)
@@ -84,12 +88,60 @@ def _digits(sides: Sequence[Side], warps: int) -> Iterator[tuple[tuple[Side, int
 
 
 @dataclass(frozen=True, slots=True)
+class _Tiling:
+  """A side by its number: elements, those of a tile, and whether warps have an even number of tiles of it."""
+
+  side: int
+  length: int
+  tile: int
+  even: bool
+
+  def tiles(self, counts: Sequence[int]) -> int:
+    """As ``Warps.tiles``, where warps cut the sides into so many parts."""
+    each = -(-self.length // (self.tile * counts[self.side]))
+    return each + each % 2 if self.even else each
+
+
+class _Sides:
+  """The sides of a kernel's forms, numbered: a split is looked at thousands of times."""
+
+  def __init__(self, even: frozenset[Side]) -> None:
+    self._even = even
+    self._numbers: dict[Side, int] = {}
+
+  def tiling(self, side: Side, tile: int) -> _Tiling:
+    number = self._numbers.setdefault(side, len(self._numbers))
+    elements = length(side)
+    return _Tiling(number, elements, tile, side in self._even and tile == 8 and elements > 8)
+
+  def registers(self, form: Form) -> tuple[int, tuple[_Tiling, ...]]:
+    """What a lane holds of a form, without the sides' tiles, and these."""
+    lanes, sides = form.lanes, list[_Tiling]()
+    if form.g:
+      sides.append(self.tiling(form.g, lanes.groups))
+    if form.t:
+      sides.append(self.tiling(form.t, lanes.inner))
+    return length(form.rest) * (lanes.pack if form.t else 1), tuple(sides)
+
+  def with_any(self, pieces: frozenset[Piece]) -> tuple[int, ...]:
+    """The sides that have one of ``pieces``."""
+    return tuple(n for side, n in self._numbers.items() if not pieces.isdisjoint(side))
+
+  def counts(self, split: Warps) -> list[int]:
+    """Into how many parts the warps cut each."""
+    counts = [1] * len(self._numbers)
+    for side, count in split.digits:
+      counts[self._numbers[side]] = count
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
 class _Work:
   """What of a value's cost does not depend on the split.
 
-  ``forms``: numbers of the forms of which the one with fewest registers counts; ``often``: how often it is
-  computed; ``depth``: of a contraction, ``steps``: whether it is one of tensor cores. ``gone``: pieces that
-  a reduction sums over; ``waits``: its parts in other warps meet behind the loop.
+  ``own``, ``forms``: numbers of its form, and of those of which the one with fewest registers counts;
+  ``often``: how often it is computed; ``depth``: of a contraction, ``steps``: whether it is one of tensor
+  cores. ``gone``: pieces that a reduction sums over; ``waits``: its parts in warps meet behind the loop.
   """
 
   own: int
@@ -109,20 +161,23 @@ def split_costs(assignment: Assignment, forms: Mapping[int, Form]) -> Callable[[
     for a in op.args if i in assignment.needed else ():
       readers.setdefault(a, []).append(op.op)
   works = [_work(assignment, forms, i, readers[i], known) for i in forms]
-  distinct = list(known)
+  sides = _Sides(assignment.even)
+  held = [sides.registers(form) for form in known]
+  deep = [sides.tiling(w.depth, 8) if w.depth else None for w in works]
+  meeting = [(d.side,) if d else sides.with_any(w.gone) for w, d in zip(works, deep, strict=True)]
 
   def cost(split: Warps) -> int:
-    registers = [split.registers(f) for f in distinct]
+    counts = sides.counts(split)
+    registers = [prod([t.tiles(counts) for t in tilings], start=rest) for rest, tilings in held]
     total = 0
-    for w in works:
-      work = min(registers[n] for n in w.forms)
-      if w.depth:
-        work *= _MMA_STEP * split.tiles(w.depth, 8) if w.steps else 1
-        meets = split.count(w.depth) > 1
-      else:
-        meets = any(not w.gone.isdisjoint(side) for side, count in split.digits if count > 1)
-      if meets:
-        total += _MEET + (2 * registers[w.own] if w.waits else _MEET * w.often)
+    for w, depth, meets in zip(works, deep, meeting, strict=True):
+      work = registers[w.forms[0]] if len(w.forms) == 1 else min([registers[n] for n in w.forms])
+      if depth and w.steps:
+        work *= _MMA_STEP * depth.tiles(counts)
+      for side in meets:
+        if counts[side] > 1:
+          total += _MEET + (2 * registers[w.own] if w.waits else _MEET * w.often)
+          break
       total += w.often * work
     return total
 

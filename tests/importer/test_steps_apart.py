@@ -16,6 +16,8 @@ from mirage_onnx.importer.graph import nodes_of
 from mirage_onnx.importer.steps_apart import ROOM, is_apart, is_step, prompt_of, step_sizes, steps_apart
 from mirage_onnx.racing import gate_of
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
 

@@ -28,7 +28,7 @@ def _cost(assignment, forms):
   for i, form in forms.items():
     for n, arg in enumerate(ops[i].args):
       if arg in forms:
-        total += assignment._use(i, n, forms[arg], form)
+        total += assignment._uses(i, n, (forms[arg],), (form,))[0][0]
   return total
 
 
@@ -82,5 +82,5 @@ def test_moves_inside_a_loop_cost_more():
   assignment = _assignment(KERNELS["one product"])
   c = assignment.products[2].c
   wrong = Form(c.lanes, c.t, c.g, ())
-  assert assignment._use(3, 0, c, c) == 0
-  assert assignment._use(3, 0, c, wrong) >= assign._NEVER
+  assert assignment._uses(3, 0, (c,), (c,)) == [[0]]
+  assert assignment._uses(3, 0, (c,), (wrong,))[0][0] >= assign._NEVER

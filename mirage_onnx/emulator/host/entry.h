@@ -2,8 +2,6 @@
 // kernel as a function of the argument array that a CUDA launch takes.
 #pragma once
 
-#include <utility>
-
 namespace emu {
 
 struct Range {  // one tensor: [lo, hi) may be read, and written if `writable`
@@ -68,15 +66,24 @@ constexpr unsigned long long const_mask(void (*)(A...)) {
   return mask;
 }
 
+template <unsigned long... I>
+struct Numbers {};
+// 0, 1, ... n - 1: that of <utility> would be read by every compilation, with 4,000 lines beside it.
+template <unsigned long n, unsigned long... I>
+struct NumbersBelow : NumbersBelow<n - 1, n - 1, I...> {};
+template <unsigned long... I>
+struct NumbersBelow<0, I...> {
+  using type = Numbers<I...>;
+};
+
 template <class... A, unsigned long... I>
-__attribute__((always_inline)) inline void apply(
-    void (*kernel)(A...), void** args, std::index_sequence<I...>) {
+__attribute__((always_inline)) inline void apply(void (*kernel)(A...), void** args, Numbers<I...>) {
   kernel(*static_cast<A*>(args[I])...);
 }
 
 template <class... A>
 __attribute__((always_inline)) inline void apply(void (*kernel)(A...), void** args) {
-  apply(kernel, args, std::index_sequence_for<A...>());
+  apply(kernel, args, typename NumbersBelow<sizeof...(A)>::type());
 }
 
 template <auto Kernel>
