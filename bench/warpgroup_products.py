@@ -11,6 +11,7 @@ import json
 import re
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from os import sched_getaffinity
 
@@ -109,6 +110,7 @@ def candidates(name, keep):
   add(False, lambda *_: [(0.0, KernelParams((128, 128), 1, 64, 8, 3))])
   for n in SHARED:
     add(False, partial(fed_points, sharing=(n,)))
+  add(False, lambda *given: [(us, replace(p, late=1)) for us, p in fed_points(*given) if p.teams == 1])
   for solve in (partial(fed_points, ranks=SHARED), warpgroup_points):
     add(True, lambda *given, own=solve: [f for f in own(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
   return jobs

@@ -16,7 +16,17 @@ from tests.codegen.tiled.test_feed_text import FED as FED_PRODUCTS
 from tests.codegen.tiled.test_feed_text import RANKS
 from tests.codegen.tiled.test_ring_feed_text import CASES as FED
 from tests.codegen.tiled.test_turns_text import CASES as BANDED
-from tests.codegen.tiled.test_warpgroup import ACROSS, PLAIN, RUN, STANDING, attention, by_wgmma, emit
+from tests.codegen.tiled.test_warpgroup import (
+  ACROSS,
+  GELU,
+  PLAIN,
+  RESIDUAL,
+  RUN,
+  STANDING,
+  attention,
+  by_wgmma,
+  emit,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -25,6 +35,10 @@ CASES = {
   **{f"standing {n}": c for n, c in enumerate(STANDING)},
   **{f"fed, {name}": c for name, c in FED_PRODUCTS.items()},
   **{f"fed ranks, {name}": c for name, c in RANKS.items()},
+  "fed, stored late": by_wgmma(GELU, 256, 128, teams=1, late=1, a0=2100, a1=456, a2=5000),
+  "fed, stored late, shared": by_wgmma(
+    RESIDUAL, 128, 128, stages=4, teams=1, sharing=2, late=1, a0=2304, a1=328, a2=2504
+  ),
   "fed, many tiles": by_wgmma(PLAIN, 64, 64, warps=4, teams=2, a0=1600, a1=456, a2=2504),
   "fed, many tiles that two share": by_wgmma(
     PLAIN, 64, 64, warps=4, teams=2, sharing=2, a0=1664, a1=456, a2=2504

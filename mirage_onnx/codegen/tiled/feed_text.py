@@ -89,6 +89,9 @@ class FeedText:
     with writer.block(f"if (group < {groups})"):
       if registers:
         writer.line(f"ptx::registers_take<{registers[1]}>();")
+      late = self.values.late
+      if late:
+        late.begin(self.values)
       each = feed.warps // 4
       team = "0" if feed.teams == 1 else "group" if each == 1 else f"group / {each}"
       with self._turns(team, str(feed.teams), pinned=True):
@@ -98,6 +101,8 @@ class FeedText:
           )
           writer.line(f"if (turn > 0) ptx::bar_sync({self._order('turn')}, {self._pair});")
         tile()
+      if late:
+        late.store(self.values)
     if feed.sharing > 1:
       writer.comment("Blocks stay until the others have copied to them for the last time.")
     if feed.meetings:
