@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
@@ -82,3 +83,28 @@ def test_what_is_timed():
   assert {bool(p.teams) for p in own(5)} == {True, False}
   assert all(p.sharing == 1 for p in own(3))
   assert not any(p.teams for p in own(6, counted=True))
+
+
+def test_variants_are_for_whoever_times_many():
+  """Never among the first: they ran on no GPU. The code generator takes each, the compiler spills none."""
+  graph = parse_ugraph(LINEAR)
+  tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
+
+  def own(keep, **sizes):
+    found = product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep)
+    assert len({p for _, p in found}) == len(found) <= keep
+    return found
+
+  varied = lambda p: p.late or p.lag or (p.teams and p.cluster > 1)  # noqa: E731
+  assert not any(varied(p) for keep in (1, 4, 7) for _, p in own(keep, a2=4096))
+  many = own(12, a2=4096)
+  assert [(p.late, bool(p.lag)) for _, p in many if varied(p)] == [(0, True), (1, False), (1, True)]
+  few = own(12, a2=128, a1=768, a0=3072)
+  assert {p.cluster for _, p in few if varied(p)} <= {2, 4} and any(varied(p) for _, p in few)
+  for sizes, found in (({"a2": 4096}, many), ({"a2": 128, "a1": 768, "a0": 3072}, few)):
+    for us, params in found:
+      if varied(params):
+        assert us > 0 and params.teams == 1
+        extents = ugraph_extents(graph, (params,), {**SIZES, **sizes})
+        source = emit_kernel(graph, kernel, params, extents, H100)
+        assert compile_cubin(source.text, H100, name=source.name).registers
