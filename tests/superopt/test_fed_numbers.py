@@ -10,6 +10,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
 from mirage_onnx.superopt.fed_numbers import fed_points, product_points
 from mirage_onnx.target import H100, TARGETS
+from tests.codegen.tiled.test_feed_text import BATCHED
 from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
 
 
@@ -108,3 +109,18 @@ def test_variants_are_for_whoever_times_many():
         extents = ugraph_extents(graph, (params,), {**SIZES, **sizes})
         source = emit_kernel(graph, kernel, params, extents, H100)
         assert compile_cubin(source.text, H100, name=source.name).registers
+
+
+def test_batches_of_products():
+  """One product a block; the axis that counts them is no side of it, and has to be the grid's."""
+  graph = parse_ugraph(BATCHED)
+  tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
+  sizes = {"a0": 128, "a1": 576, "a2": 4096, "a3": 8}
+  found = product_points(kernel, tensors, sizes, H100, 12)
+  assert {bool(p.teams) for _, p in found} == {True, False} and {p.tile[2] for _, p in found} == {1}
+  for _, params in found:
+    extents = ugraph_extents(graph, (params,), sizes)
+    assert "wgmma" in emit_kernel(graph, kernel, params, extents, H100).text
+  inside = BATCHED.replace("grid=a2,a0,a3", "grid=a2,a0").replace(",a3 cmap", " cmap")
+  graph = parse_ugraph(inside.replace("omap=a2,a0,a3", "omap=a2,a0"))
+  assert product_points(graph.kernels[0], tensors, sizes, H100, 12) == ()

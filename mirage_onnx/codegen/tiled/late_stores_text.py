@@ -48,9 +48,10 @@ class LateStores:
   def keep(self, w: ValueWriter, own: Mapping[str, Piece]) -> None:
     """Where what is kept belongs."""
     ((r,), (c,)), writer = (self.form.g, self.form.t), w.writer
-    spot = Spot(writer, w.pieces, w.lowering.warps, self.form, {"i": "0", "j": "0", "e": "0"})
+    units = {f"q_{p.name}": "0" for p in self.form.rest}
+    spot = Spot(writer, w.pieces, w.lowering.warps, self.form, {**units, "i": "0", "j": "0", "e": "0"})
     with writer.block():
-      spot.declare([r])
+      spot.declare(p for p in own.values() if p != c)
       each = 8 * QUAD_TILES * self.columns
       writer.line(f"const int c = {total(times(digit(w.lowering.warps, self.form.t), each), 't * 8')};")
       spot.known[c] = "c"
