@@ -35,7 +35,8 @@ CASES = {
   **{f"standing {n}": c for n, c in enumerate(STANDING)},
   **{f"fed, {name}": c for name, c in FED_PRODUCTS.items()},
   **{f"fed ranks, {name}": c for name, c in RANKS.items()},
-  **{f"fed, out of step, {n}": c for n, c in LAGGING.items()},
+  **{f"fed, out of step, {n}": c for n, c in LAGGING.items() if not c.params[0].late},
+  "fed, out of step, many": by_wgmma(GELU, 256, 128, teams=1, lag=3, a0=2100, a1=456, a2=5000),
   "batched": Case(
     BATCHED, (KernelParams((128, 128, 1), 1, 64, 8, 4, "wgmma"),), {"a0": 197, "a1": 576, "a2": 1000, "a3": 8}
   ),
