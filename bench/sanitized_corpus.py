@@ -91,9 +91,12 @@ def _attention():
 
 
 def _fed():
-  from tests.codegen.tiled.test_feed_text import FED, RANKS
+  from tests.codegen.tiled.test_feed_text import FED, LAGGING, RANKS
+  from tests.gpu.test_warpgroups import CASES
 
-  for name, c in {**FED, **{f"ranks {n}": c for n, c in RANKS.items()}}.items():
+  ranks = {f"ranks {n}": c for n, c in RANKS.items()}
+  late = {n: c for n, c in CASES.items() if "stored late" in n}
+  for name, c in {**FED, **ranks, **LAGGING, **late}.items():
     yield Subject(f"fed/{name}", c.graph, c.params, c.extents)
   for n, (rows, depth, columns, kind, dtype) in enumerate(FED_CASES):
     graph, sizes = (

@@ -11,7 +11,9 @@ import json
 import re
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from os import sched_getaffinity
 
 import numpy as np
@@ -57,8 +59,8 @@ _GELU = (
   "const[1] : f32[]", "add %9 %10 : f32[a0,a2]", "mul %6 %11 : f32[a0,a2]", "const[1/2] : f32[]",
   "mul %12 %13 : f32[a0,a2]",
 )  # fmt: skip
-#: Blocks that share an operand.
-SHARED = (1, 2, 4)
+#: Blocks that share an operand; steps between warpgroups; points that have variants.
+SHARED, LAGS, VARIED = (1, 2, 4), (0, 1, 2, 3), 4
 #: The largest error, relative to the largest result.
 MOST_WRONG = {"f16": 2e-3, "bf16": 1e-2}
 
@@ -92,6 +94,14 @@ def text(kind, dtype, split=False):
   )
 
 
+def varied(*given):
+  """Of the best fed points with one team those out of step, stored late, and both."""
+  for us, p in [f for f in fed_points(*given) if f[1].teams == 1][:VARIED]:
+    for late, lag in product((0, 1), LAGS):
+      if late or lag:
+        yield us, replace(p, late=late, lag=lag)
+
+
 def candidates(name, keep):
   """(case, label, predicted us, source) of a case's best numbers, and of one with mma."""
   rows, depth, columns, kind, dtype = CASES[name]
@@ -109,6 +119,7 @@ def candidates(name, keep):
   add(False, lambda *_: [(0.0, KernelParams((128, 128), 1, 64, 8, 3))])
   for n in SHARED:
     add(False, partial(fed_points, sharing=(n,)))
+  add(False, varied)
   for solve in (partial(fed_points, ranks=SHARED), warpgroup_points):
     add(True, lambda *given, own=solve: [f for f in own(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
   return jobs

@@ -238,7 +238,7 @@ def _optimized(
       # What is timed may be long, so that who asks for the end does not wait for all of it.
       look=Emulated(options.target, _spare_s(begun, budget)) if options.emulate else None,
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
-      checks=Ends(budget.checks), detail=detail,
+      checks=Ends(budget.checks), detail=detail, predicted_margin=options.margin,
       patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving, kept=kept,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)

@@ -31,11 +31,14 @@ _SMEM = re.compile(r"(\d+) bytes smem")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 #: Macros and options of ptxas with which a kernel is compiled, the later ones where the first make
 #: it spill. ptxas leaves registers for more blocks than one and may then spill what there is room
-#: for; at last it is told to spend few. Nothing helps where very much is spilled.
+#: for; at last it is told to spend few. Nothing helps where very much is spilled. Where a block has all its
+#: registers at once, the second way gives it none, and the last one helps where little is spilled: of 390
+#: kernels (bench/results/nvrtc_seconds.json) it has helped one of 12 bytes, and none of eight of 28 and more.
 _WAYS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
   ((), ()), (("PTX_BLOCKS=1",), ()), (("PTX_BLOCKS=1",), ("--register-usage-level=0",)),
 )  # fmt: skip
-_HOPELESS = 128
+_HOPELESS, _FULL_HOPELESS = 128, 24
+_THREADS = re.compile(r"KERNEL\((\d+)")
 #: Whether a product and a sum may become one instruction with one rounding. They may not: then a kernel
 #: computes what its text says, to the bit what was checked. With it x - mean(x) of equal numbers was 3e-8 x,
 #: and a norm with an epsilon of 1e-12 made +-1 of a constant row (MiniLM on an H100; the emulator made 0).
@@ -56,7 +59,10 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
   """
   started = time.perf_counter()
   refused: RejectionError | None = None
+  full = False
   for macros, ptxas in _WAYS:
+    if full and not ptxas:
+      continue
     image, log, ptx = _nvrtc(text, target, name, macros, ptxas)
     stack, used, smem = _STACK.search(log), _USED.search(log), _SMEM.search(log)
     if stack is None or used is None:
@@ -78,10 +84,17 @@ def compile_cubin(text: str, target: Target, *, name: str) -> Cubin:
         log=log,
         seconds=time.perf_counter() - started,
       )
-    if spill_bytes > _HOPELESS:
+    full = full or (spill_bytes > 0 and int(used[1]) >= _most_registers(text, target))
+    if spill_bytes > (_FULL_HOPELESS if full else _HOPELESS):
       break
   assert refused is not None
   raise refused
+
+
+def _most_registers(text: str, target: Target) -> int:
+  """Of a thread, where a multiprocessor has one block of the kernel."""
+  threads = _THREADS.search(text)
+  return min(255, target.registers_per_sm // int(threads[1]) // 8 * 8) if threads else 255
 
 
 def import_cuda_core() -> ModuleType:
@@ -232,4 +245,4 @@ def compiler_text() -> str:
 
     version = str(nvrtc.nvrtcVersion()[1:])
   sources = source_digest(*HEADER_SOURCES, *MACHINE_SOURCES)
-  return f"{version} {_WAYS} {_HOPELESS} {FMA} {sources}"
+  return f"{version} {_WAYS} {_HOPELESS} {_FULL_HOPELESS} {FMA} {sources}"

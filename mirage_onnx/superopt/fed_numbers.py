@@ -7,6 +7,7 @@ rows. Where there are fewer parts than multiprocessors, ranks of a cluster share
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 
@@ -28,8 +29,12 @@ _STEPS, _MOST_STAGES = (64, 128), 8
 SHARING, RANKS = (1,), (1,)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
-#: Of so many points one has blocks that share.
-_LEAST_WITH_SHARED = 4
+#: Of so many points one has blocks that share; of so many some are variants that never ran on a GPU.
+_LEAST_WITH_SHARED, _LEAST_WITH_VARIANTS = 4, 8
+#: Ranks that are tried for whoever times them, and how many points have them.
+_TRIED_RANKS, _RANKED = (2, 4), 2
+#: By warpgroups: results of a lane beside which half as many registers are free, and what computing takes.
+_MOST_LATE = {2: 128, 3: 74}
 
 
 def product_points(
@@ -40,17 +45,49 @@ def product_points(
 
   On an H200 its first of these took 1.006 times as long as their fastest (24 products, geometric mean,
   bench/results/h200/fed_products.json). The last is one whose blocks share an operand: best where rows do not
-  begin at lines of L2, by 4 to 10 % (bench/results/h200/ranked_products.json). ``counted``: a run counts
-  sizes, and there are none of these.
+  begin at lines of L2, by 4 to 10 % (bench/results/h200/ranked_products.json). Of many, which somebody times,
+  the last are ``variants`` of the best. ``counted``: a run counts sizes, and there are none of these.
   """
   others = warpgroup_points(kernel, tensors, extents, target, keep)
   if counted:
     return others
-  found = in_turn(fed_points(kernel, tensors, extents, target, keep), others)
+  fed = fed_points(kernel, tensors, extents, target, keep)
+  found = in_turn(fed, others)
   if len(found) < keep or keep < _LEAST_WITH_SHARED:
     return found[:keep]
-  shared = fed_points(kernel, tensors, extents, target, 1, sharing=(2,))
-  return (*found[: keep - len(shared)], *shared)
+  more = fed_points(kernel, tensors, extents, target, 1, sharing=(2,))
+  if keep >= _LEAST_WITH_VARIANTS:
+    more += tuple(variants(kernel, extents, target, fed))
+    ranks = fed_points(kernel, tensors, extents, target, keep, ranks=_TRIED_RANKS)
+    more += tuple(f for f in ranks if f[1].cluster > 1)[:_RANKED]
+  return (*found[: keep - len(more)], *more)
+
+
+def variants(
+  kernel: Kernel, extents: Mapping[str, int], target: Target, fed: Sequence[tuple[float, KernelParams]]
+) -> Iterator[tuple[float, KernelParams]]:
+  """Of ``fed`` with several parts a block: the first out of step, the first that can be stored late so, both.
+
+  They are predicted to take what those take that they are variants of.
+  """
+  several = [
+    (us, p, lag)
+    for us, p in fed
+    if p.teams == 1 and p.cluster == 1 and (lag := _lag(kernel, extents, p))
+    and prod(-(-extents[a] // n) for a, n in zip(kernel.grid, p.tile, strict=True)) > target.multiprocessors
+  ]  # fmt: skip
+  for us, p, lag in several[:1]:
+    yield us, replace(p, lag=lag)
+  late = [f for f in several if prod(f[1].tile) // (32 * f[1].warps) <= _MOST_LATE.get(f[1].warps // 4, 0)]
+  for us, p, lag in late[:1]:
+    yield us, replace(p, late=1)
+    yield us, replace(p, late=1, lag=lag)
+
+
+def _lag(kernel: Kernel, extents: Mapping[str, int], p: KernelParams) -> int:
+  """The most steps between warpgroups that its ring has tiles for; 0: there are not two of them."""
+  groups, steps = p.warps // WGMMA.warps, ceil(extents[kernel.loop or ""] / p.loop_tile)
+  return min((p.stages - 1) // (groups - 1), steps - 1) if groups > 1 else 0
 
 
 def fed_points(

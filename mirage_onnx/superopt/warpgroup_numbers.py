@@ -48,7 +48,8 @@ class Shape:
     """None where wgmma is not for the kernel.
 
     All contractions are in its loop and over its axis, and share rows and columns: those are the last
-    axis of what is saved. What is contracted is loaded, lies along the depth, by 16 bytes.
+    axis of what is saved. What is contracted is loaded, lies along the depth, by 16 bytes. Axes of both
+    operands count the products of a batch, one a block.
     """
     ops = kernel.ops
     found = [op for op in ops if op.op == "matmul"]
@@ -58,10 +59,13 @@ class Shape:
     (columns,) = next(iter(inner)) or ("",)
     rows = ""
     for op in found:
-      own = [a for a in op.axes if a != columns and extents[a] > 1]
+      batch = set(ops[op.args[0]].axes) & set(ops[op.args[1]].axes)
+      if not batch - {kernel.loop} <= set(kernel.grid):
+        return None
+      own = [a for a in op.axes if a != columns and extents[a] > 1 and a not in batch]
       half = all(ops[a].dtype in WGMMA.operands for a in op.args)
       plain = op.phase is Phase.LOOP and op.reduced == (kernel.loop,) and columns in op.axes
-      if not (half and plain and len(own) == 1 and rows in ("", own[0])):
+      if not (half and plain and columns not in batch and len(own) == 1 and rows in ("", own[0])):
         return None
       rows = own[0]
       weight = next(ops[a] for a in op.args if columns in ops[a].axes)

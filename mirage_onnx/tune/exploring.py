@@ -5,7 +5,8 @@
 
 Where regions are still searched, those that are known are timed meanwhile, fewer between two choices, and
 what is searched next is what the choice would take of the rest; no search is begun that is not worth its
-seconds. What is next is chosen while something is timed, so that the GPU does not wait for the choice.
+seconds. What predictions would choose comes first (``predicted_first.py``). What is next is chosen while
+something is timed, so that the GPU does not wait for the choice.
 
 It ends when what is left is expected to bring less than a small part of the model's time, or less than the
 seconds that it takes are worth; a larger budget is more patient. Equal regions are one.
@@ -57,6 +58,8 @@ SHARE = 0.1
 
 #: Compiles and times a region, in so many seconds.
 Tune = Callable[[Outcome, float], Outcome]
+#: Of all outcomes, until then: what predictions would choose of what is not timed, and what each would gain.
+First = Callable[[Mapping[str, Outcome], float], Mapping[str, float]]
 #: Told which regions come next, so that they can be made ready.
 Soon = Callable[[Sequence[Outcome]], None]
 
@@ -74,6 +77,16 @@ class TimingPlan:
   model_us: float
   gained_us: float
   searches: tuple[str, ...] = ()
+
+  def begun_with(
+    self, first: Mapping[str, float], expected: Expectations, found: Mapping[str, Outcome], patience: float,
+    busy: Container[str],
+  ) -> "TimingPlan":  # fmt: skip
+    """With these keys in front, but for those that gain too little for the seconds that they take."""
+    least = self.model_us * WORTH_PER_S / patience
+    gain_us = {k: us for k, us in first.items() if us >= least * expected.seconds(found[k]) and k not in busy}
+    order = (*gain_us, *(k for k in self.order if k not in gain_us))
+    return replace(self, order=order, gain_us={**gain_us, **self.gain_us})
 
 
 def explored(
@@ -93,6 +106,7 @@ def explored(
   at_once: int = 1,
   known: Callable[[Outcome], bool] = lambda o: False,
   kept: KeptEnds | None = None,
+  first: First = lambda found, until: {},
 ) -> tuple[dict[str, Outcome], str]:
   """``outcomes`` with what was timed, the rest refused; and how many were timed, and why no more.
 
@@ -100,7 +114,8 @@ def explored(
   wasted. ``starts``: told of what is timed next. ``arriving``: ``outcomes`` without a
   result are still searched, and come. ``at_once``: regions that are timed at a time. ``known``: whether all
   that is asked about a region is known; such regions come first, which takes no time, and no choice is made
-  before. ``kept``: where an earlier run has ended, this one does (of ``outcomes`` without a result those are
+  before. ``first``: what comes before all else, where it is worth its seconds.
+  ``kept``: where an earlier run has ended, this one does (of ``outcomes`` without a result those are
   refused that it has not searched).
   """
   found, news = dict(outcomes), arriving.news if arriving else News()
@@ -133,6 +148,7 @@ def explored(
         if waiting and len(plan.order) < at_once:  # the GPU does not wait for what is not searched
           ready = {key: o for key, o in found.items() if o.result is not None or o.rejection is not None}
           plan = planned(program, ready, node_us, alone, expected, until, hands.busy)
+        plan = plan.begun_with(first(found, until), expected, found, patience, hands.busy)
         why = enough(plan, plan.order, expected, found, patience)
         if arriving and waiting:
           arriving.preferred = wanted.searches

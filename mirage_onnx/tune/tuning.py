@@ -56,7 +56,9 @@ def tuned(
   )
   candidates, compiled, refused = ready.candidates, ready.compiled, ready.refused
   if not compiled:
-    return replace(outcome, rejection=refused[0])
+    # One that there was no time for may have been right where others spill.
+    late = (r for r in refused if r.code == "BUDGET")
+    return replace(outcome, rejection=next(late, refused[0]))
   if not measure:
     return _looked_at(outcome, compiled[0], candidates, target, look)
 

@@ -115,6 +115,36 @@ def test_ways_to_compile_what_spills(monkeypatch, spills, used):
   assert asked == list(compiler._WAYS[:used])
 
 
+@pytest.mark.parametrize(
+  ("threads", "registers", "spills", "ways"),
+  [
+    (128, 255, (6, 0), (0, 2)),  # all that a thread can have: another bound gives it none
+    (384, 168, (12, 0), (0, 2)),  # a third of a multiprocessor's
+    (384, 168, (13,), (0,)),
+    (384, 160, (13, 0), (0, 1)),
+    (64, 255, (6, 6), (0, 2)),
+  ],
+)
+def test_ways_where_a_block_has_all_registers(monkeypatch, threads, registers, spills, ways):
+  asked = []
+
+  def nvrtc(text, target, name, *way):
+    asked.append(way)
+    log = LOG.replace("64", str(registers))
+    return b"", log % ((spills[len(asked) - 1],) * 3), ""
+
+  monkeypatch.setattr(compiler, "_nvrtc", nvrtc)
+  for kind in ("KERNEL(%d)", "LONE_KERNEL(%d)", "CLUSTER_KERNEL(%d, 2)"):
+    asked.clear()
+    text = f"PTX_{kind % threads} k() {{}}"
+    if spills[-1]:
+      with pytest.raises(RejectionError, match="bytes of stack"):
+        compile_cubin(text, H200, name="k")
+    else:
+      compile_cubin(text, H200, name="k")
+    assert asked == [compiler._WAYS[n] for n in ways]
+
+
 @pytest.mark.parametrize("right", [1, 2, 3, None])
 def test_other_ways_for_what_is_miscompiled(monkeypatch, right):
   """A way whose machine code keeps its operands is taken; where none does, the first reason stays."""

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
 from mirage_onnx.superopt.fed_numbers import fed_points, product_points
 from mirage_onnx.target import H100, TARGETS
+from tests.codegen.tiled.test_feed_text import BATCHED
 from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
 
 
@@ -82,3 +84,43 @@ def test_what_is_timed():
   assert {bool(p.teams) for p in own(5)} == {True, False}
   assert all(p.sharing == 1 for p in own(3))
   assert not any(p.teams for p in own(6, counted=True))
+
+
+def test_variants_are_for_whoever_times_many():
+  """Never among the first: they ran on no GPU. The code generator takes each, the compiler spills none."""
+  graph = parse_ugraph(LINEAR)
+  tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
+
+  def own(keep, **sizes):
+    found = product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep)
+    assert len({p for _, p in found}) == len(found) <= keep
+    return found
+
+  varied = lambda p: p.late or p.lag or (p.teams and p.cluster > 1)  # noqa: E731
+  assert not any(varied(p) for keep in (1, 4, 7) for _, p in own(keep, a2=4096))
+  many = own(12, a2=4096)
+  assert [(p.late, bool(p.lag)) for _, p in many if varied(p)] == [(0, True), (1, False), (1, True)]
+  few = own(12, a2=128, a1=768, a0=3072)
+  assert {p.cluster for _, p in few if varied(p)} <= {2, 4} and any(varied(p) for _, p in few)
+  for sizes, found in (({"a2": 4096}, many), ({"a2": 128, "a1": 768, "a0": 3072}, few)):
+    for us, params in found:
+      if varied(params):
+        assert us > 0 and params.teams == 1
+        extents = ugraph_extents(graph, (params,), {**SIZES, **sizes})
+        source = emit_kernel(graph, kernel, params, extents, H100)
+        assert compile_cubin(source.text, H100, name=source.name).registers
+
+
+def test_batches_of_products():
+  """One product a block; the axis that counts them is no side of it, and has to be the grid's."""
+  graph = parse_ugraph(BATCHED)
+  tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
+  sizes = {"a0": 128, "a1": 576, "a2": 4096, "a3": 8}
+  found = product_points(kernel, tensors, sizes, H100, 12)
+  assert {bool(p.teams) for _, p in found} == {True, False} and {p.tile[2] for _, p in found} == {1}
+  for _, params in found:
+    extents = ugraph_extents(graph, (params,), sizes)
+    assert "wgmma" in emit_kernel(graph, kernel, params, extents, H100).text
+  inside = BATCHED.replace("grid=a2,a0,a3", "grid=a2,a0").replace(",a3 cmap", " cmap")
+  graph = parse_ugraph(inside.replace("omap=a2,a0,a3", "omap=a2,a0"))
+  assert product_points(graph.kernels[0], tensors, sizes, H100, 12) == ()

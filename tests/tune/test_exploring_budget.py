@@ -29,6 +29,7 @@ from mirage_onnx.tune import arriving, exploring
 from mirage_onnx.tune.baseline import alone_us, node_times_us, ranking_table, with_floors
 from mirage_onnx.tune.expected import Expectations
 from mirage_onnx.tune.outcome import grouped
+from mirage_onnx.tune.predicted_first import PredictedFirst
 from mirage_onnx.tune.race import Lost, Measured
 
 #: Seconds of a region by kind: of BERT's 24 on an H100 4 at a time, in the middle 5.8.
@@ -102,7 +103,7 @@ class World:
     found, why = exploring.explored(
       self.program, self.outcomes, self.node_us, self.alone, expected, self.tune,
       ends=Ends(self.clock.now() + seconds), late=lambda o: Rejection("BUDGET", "late", ()),
-      patience=patience,
+      patience=patience, first=PredictedFirst(self.program, self.node_us, self.alone, 0.2),
     )  # fmt: skip
     timed = [o for o in found.values() if o.measured and o.rejection is None]
     return self.gain_us(timed), self.clock.ahead - begun, why

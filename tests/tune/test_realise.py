@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 from small_models import Net
 
+from mirage_onnx import deadline
 from mirage_onnx.deadline import Ends
+from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.target import H200
@@ -153,6 +155,45 @@ def test_instances_are_checked_as_soon_as_a_region_was_timed(monkeypatch):
     instances=Checks(),
   )  # fmt: skip
   assert [c for c, _ in chosen] == [candidate] and asked == [((candidate,), result.candidates[0].candidate)]
+
+
+@pytest.mark.parametrize("reserved_s", [0.0, 1.0])
+def test_what_was_timed_is_checked_although_timing_ended_late(monkeypatch, reserved_s):
+  """A look that was under way may go on behind the end; what the check needs is still there then."""
+  net = Net(seed=3, opset=18)
+  loaded = load_model(net.model(net.Exp(net.Tanh(net.input(4, 64)))))
+  program = import_model(loaded)
+  (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
+  result = SimpleNamespace(candidates=[offered(2.0)])
+  outcome = Outcome(candidate.region, (candidate,), 40.0, result)  # type: ignore[arg-type]
+  asked = []
+
+  class Checks:
+    def verdicts(self, instances, chosen):
+      deadline.check()
+      raise AssertionError("there was time")
+
+    def refused(self, chosen, ends):
+      asked.append(ends.seconds_left)
+      late = Rejection("BUDGET", "late", ())
+      return {o.region.key: replace(o, compiled=None, rejection=late) for _, o in chosen if ends.over}
+
+  def timed(loaded, o, *rest, **more):
+    time.sleep(max(0.0, ends.at + 0.3 + reserved_s - time.monotonic()))  # also behind the end of the checks
+    return replace(compiled(o), measured=Measured(2.0, 40.0, 1, ()))
+
+  monkeypatch.setattr(realise, "tuned", timed)
+  monkeypatch.setattr(realise, "kind_of", lambda o, target: "row")
+  monkeypatch.setattr(realise, "with_siblings", lambda loaded, program, chosen, *rest: (chosen, {}))
+  monkeypatch.setattr(ahead.Ahead, "soon", lambda self, some: None)
+  ends = Ends(time.monotonic() + 8.0)
+  chosen, found = realise.realise(
+    loaded, program, {candidate.region.key: outcome}, dict.fromkeys(candidate.nodes, 20.0), H200,
+    margin=0.0, measure=True, tries=1, instances=Checks(), ends=ends, checks=Ends(ends.at + reserved_s),
+  )  # fmt: skip
+  assert ends.over and asked
+  assert [c for c, _ in chosen] == ([candidate] if reserved_s else [])
+  assert reserved_s or found[candidate.region.key].rejection.code == "BUDGET"
 
 
 def test_predicted_regions_are_compiled_side_by_side(monkeypatch):

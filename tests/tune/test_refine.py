@@ -235,3 +235,15 @@ def test_what_is_made_ready_has_the_instruction_of_the_fastest():
   found = tuning.second_numbers(outcome, SimpleNamespace(candidate=best), H200, 4)
   assert found and {p.instruction for c in found for p in c.params} == {"wgmma"}
   assert best.params not in {c.params for c in found}
+
+
+@pytest.mark.parametrize(
+  ("codes", "code"), [(("SPILLS", "BUDGET"), "BUDGET"), (("SPILLS", "SMEM"), "SPILLS")]
+)
+def test_what_there_was_no_time_for_may_have_been_right(monkeypatch, codes, code):
+  """A region some of whose programs spill has another look where others were not compiled in time."""
+  ready = ahead.Ready((), [], [Rejection(c, "", ()) for c in codes])
+  monkeypatch.setattr(tuning, "first_kernels", lambda *given, **more: ready)
+  outcome = Outcome(REGION, (), 0.0)
+  found = tuning.tuned(None, outcome, H200, measure=True, tries=2, ends=Ends(), look=None)  # type: ignore[arg-type]
+  assert found.rejection and found.rejection.code == code

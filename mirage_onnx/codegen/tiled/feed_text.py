@@ -23,6 +23,8 @@ from mirage_onnx.lower.thread_graph import ThreadGraph
 
 #: Bytes of a row of a box.
 _ROW_BYTES = 2 * BOX_COLUMNS
+#: The barriers at which warpgroups that lag begin, one each, are those behind this one.
+_LAG = 3
 
 
 @dataclass(slots=True)
@@ -76,6 +78,9 @@ class FeedText(SharedRing):
     with writer.block(f"if (group < {groups})"):
       if registers:
         writer.line(f"ptx::registers_take<{registers[1]}>();")
+      late = self.values.late
+      if late:
+        late.begin(self.values)
       each = feed.warps // 4
       team = "0" if feed.teams == 1 else "group" if each == 1 else f"group / {each}"
       with self._turns(team, str(feed.teams), pinned=True):
@@ -84,7 +89,12 @@ class FeedText(SharedRing):
             "The tiles of the turn before have come, all of them: a parity tells two rounds apart."
           )
           writer.line(f"if (turn > 0) ptx::bar_sync({self._order('turn')}, {self._pair});")
+        if feed.lag:
+          writer.comment("Each warpgroup begins some steps behind the one before it, and stays so.")
+          writer.line(f"if (turn == 0 && group > 0) ptx::bar_sync({_LAG} + group, 256);")
         tile()
+      if late:
+        late.store(self.values)
     if feed.sharing > 1:
       writer.comment("Blocks stay until the others have copied to them for the last time.")
     if feed.meetings:
@@ -194,6 +204,9 @@ class FeedText(SharedRing):
     if self.feed.teams > 1:
       after = f"step == steps - 1 && {self._unit('(turn + 1)')} < {self._units}"
       line(f"if ({after}) ptx::bar_arrive({self._order('turn + 1')}, {self._pair});")
+    if self.feed.lag:
+      behind = f"turn == 0 && step == {self.feed.lag} && group < {self.feed.warps // 4 - 1}"
+      line(f"if ({behind}) ptx::bar_arrive({_LAG + 1} + group, 256);")
     if late := list(late_loads(self.values, self.threads)):
       with self.writer.block("if (step == 0)"):
         for held, view in late:

@@ -12,6 +12,7 @@ from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.apart_text import parts_of_ranks
 from mirage_onnx.codegen.tiled.feed_text import FeedText
+from mirage_onnx.codegen.tiled.late_stores_text import late_stores
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
@@ -53,6 +54,7 @@ def emit_tiled(
   writer = Writer()
   values = ValueWriter(graph, plan.lowering, pieces, writer)
   values.apart = parts_of_ranks(values, threads)
+  values.late = late_stores(values, threads)
   emitter = _Emitter(threads, plan, pieces, values, writer, one)
   feed: FeedText | RingFeedText | None = None
   given = one.given
@@ -202,6 +204,8 @@ class _Emitter:
       self.pieces.declare_step(writer, "step")
       issue(self.values, self.plan.issued.body)
       self._all(self.threads.steps.body, ahead)
+      if self.values.late:
+        self.values.late.store(self.values, "step")
       if products := self.plan.lowering.under_way:
         writer.line(f"ptx::wgmma_wait<{len(products)}>();")
       ahead.behind()

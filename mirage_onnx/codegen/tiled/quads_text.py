@@ -92,9 +92,14 @@ def store_quads(
       low, high = (w.element(index, spot.half(e)) for e in (0, 1))
       writer.line(f"pairs[{n}] = {kind}::pack({low}, {high});", index)
     writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
-    spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
-    spot.declare(q for q in own.values() if q != p)
-    _column(w, form, spot, j, each)
-    address = view.address(w.global_index(view, own, spot))
-    only = [*conditions, *([is_own(w, i, j, columns)] if w.apart else []), *spot.exists(own.values())]
-    writer.line(conditional(only, f"ptx::st_v4({address}, eight);"), index)
+    if w.late:
+      writer.line(f"late[{i}][{j}] = eight;", index)
+    else:
+      spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
+      spot.declare(q for q in own.values() if q != p)
+      _column(w, form, spot, j, each)
+      address = view.address(w.global_index(view, own, spot))
+      only = [*conditions, *([is_own(w, i, j, columns)] if w.apart else []), *spot.exists(own.values())]
+      writer.line(conditional(only, f"ptx::st_v4({address}, eight);"), index)
+  if w.late:
+    w.late.keep(w, own)

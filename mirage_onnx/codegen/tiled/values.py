@@ -26,6 +26,7 @@ from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 
 if TYPE_CHECKING:
+  from mirage_onnx.codegen.tiled.late_stores_text import LateStores
   from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 
 
@@ -72,6 +73,7 @@ class ValueWriter:
   step with which the loop begins. ``feed``: what others copy for those that compute.
   ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
   behind the sums of all ranks (``apart_text.py``); 0: each has all.
+  ``late``: results are kept, and stored beside the next products.
   """
 
   graph: UGraph
@@ -85,6 +87,7 @@ class ValueWriter:
   feed: RingFeedText | None = None
   whole: bool = False
   apart: int = 0
+  late: LateStores | None = None
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:

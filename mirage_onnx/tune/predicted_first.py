@@ -1,0 +1,70 @@
+"""What predictions would choose is timed first: if the time ends early, it is in the choice by measurement.
+
+    what was searched, by its predicted time --choice--> regions that were not timed yet, most gain first
+
+What may gain most (``expected.py``) is often larger, takes longer, and may lose; a run without a GPU takes
+the predicted choice, and one with a GPU must not be worse for having looked at something else meanwhile.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import fsum
+
+from mirage_onnx.choosing.partition import choose
+from mirage_onnx.ir import Program
+from mirage_onnx.match.candidates import RegionCandidate
+from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.race import Lost
+
+#: A region's place in the predicted choice, and what is predicted to be gained there.
+Place = tuple[RegionCandidate, float]
+
+
+@dataclass
+class PredictedFirst:
+  """Asked again and again about the same regions; chosen is only where others were searched or refused.
+
+  ``margin``: the least predicted gain of a region, as a share of its time.
+  """
+
+  program: Program
+  node_us: Mapping[str, float]
+  alone: Mapping[str, tuple[str, float]] | None
+  margin: float
+  _known: frozenset[str] | None = field(default=None, init=False)
+  _chosen: tuple[Place, ...] = field(default=(), init=False)
+
+  def __call__(self, found: Mapping[str, Outcome], until: float) -> dict[str, float]:
+    """Keys of what is not timed yet of the predicted choice, and what each is predicted to gain, most first.
+
+    ``until``: of ``time.monotonic``, when the best choice that is known then is taken.
+    """
+    live = {key: o for key, o in found.items() if self._is_offered(o)}
+    if self._known != live.keys():
+      self._known, self._chosen = frozenset(live), self._choose(live, until)
+    gain_us = defaultdict[str, float](float)
+    for c, us in self._chosen:
+      o = live[c.region.key]
+      if o.rejection is None and o.compiled is None:
+        gain_us[c.region.key] += us
+    return dict(sorted(gain_us.items(), key=lambda g: (-g[1], g[0])))
+
+  def _is_offered(self, o: Outcome) -> bool:
+    """What lost in a measurement is: predictions would not know."""
+    known = o.rejection is None or isinstance(o.rejection, Lost)
+    return known and o.result is not None and bool(o.result.candidates) and self._us(o) <= o.baseline_us
+
+  def _us(self, o: Outcome) -> float:
+    assert o.result is not None
+    return o.result.candidates[0].candidate.predicted_us / (1 - self.margin)
+
+  def _choose(self, live: Mapping[str, Outcome], until: float) -> tuple[Place, ...]:
+    offered = [(c, self._us(o)) for o in live.values() for c in o.instances]
+    prices = [us for _, us in offered]
+    each = [c for c, _ in offered]
+    picked = choose(self.program, each, prices, self.node_us, self.alone, until, rough=True) if each else ()
+    return tuple(
+      (each[i], fsum(self.node_us.get(n, 0.0) for n in each[i].nodes) - prices[i] * (1 - self.margin))
+      for i in picked
+    )
