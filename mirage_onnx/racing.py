@@ -23,8 +23,8 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.steps_apart import is_apart, prompt_of
 from mirage_onnx.pipeline import Run
-from mirage_onnx.superopt.structures import cache_folder
-from mirage_onnx.tune.gate import Gain, is_faster, to_drop
+from mirage_onnx.superopt.cache_folders import cache_folder
+from mirage_onnx.tune.gate import EarlierStaysError, Gain, is_faster, to_drop
 from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, spent
 
 #: Groups that are left out side by side, beside the result itself: so many sessions are open at a time.
@@ -50,10 +50,6 @@ SURE = 1.4
 UNTIMED = "MODEL_UNTIMED"
 #: Steps behind a prompt that have to make up for what it takes longer with a branch for them.
 STEPS = 16
-
-
-class EarlierStaysError(Exception):
-  """What an earlier run has written is faster than what this one was about to write."""
 
 
 @dataclass
@@ -246,24 +242,20 @@ class RacerAhead:
 
     return events.at_stage("tune", begin, emit)
 
-
-def gate_of(
-  run: Run, loaded: LoadedModel, end: float, began: float, ahead: RacerAhead | None = None
-) -> Gate | None:
-  """The gate of a run that replaces something; an original in memory is in a file of its own meanwhile."""
-  if not run.chosen:
-    return None
-  original, folder = loaded.path, None
-  if original is None:
-    try:
-      folder = TemporaryDirectory(prefix="mirage-onnx-")
-      original = Path(folder.name) / "original.onnx"
-      original.write_bytes(loaded.given.SerializeToString())
-    except OSError as error:
-      raise MirageError("OUTPUT_UNWRITABLE", f"a copy of the original, to time it: {error}") from error
-  prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
-  timer = (ahead or RacerAhead()).racer
-  return Gate(str(original), run.points, end, timer=timer, began=began, prompt=prompt, folder=folder)
+  def gate_of(self, run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | None:
+    """The gate of a run that replaces something; an original in memory is in a file of its own meanwhile."""
+    if not run.chosen:
+      return None
+    original, folder = loaded.path, None
+    if original is None:
+      try:
+        folder = TemporaryDirectory(prefix="mirage-onnx-")
+        original = Path(folder.name) / "original.onnx"
+        original.write_bytes(loaded.given.SerializeToString())
+      except OSError as error:
+        raise MirageError("OUTPUT_UNWRITABLE", f"a copy of the original, to time it: {error}") from error
+    prompt = prompt_of(loaded.given, run.points[0]) if loaded.nested and is_apart(loaded.nested) else None
+    return Gate(str(original), run.points, end, timer=self.racer, began=began, prompt=prompt, folder=folder)
 
 
 def _with_prompt(rows: Sequence[Raced], prompt: Mapping[str, int] | None) -> tuple[str, tuple[Raced, ...]]:

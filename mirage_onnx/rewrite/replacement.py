@@ -9,6 +9,8 @@ from mirage_onnx.ir.runtime_extent import Monomial
 
 #: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
 NAME_POOL = 128
+#: The initializer that holds the kernels of the whole model.
+BUNDLE_NAME = "mirage.bundle"
 
 
 def internal(detail: str) -> MirageError:

@@ -26,7 +26,7 @@ from mirage_onnx.rewrite.data_file import data_digits, data_path, remove_leftove
 from mirage_onnx.rewrite.data_parts import DataParts
 from mirage_onnx.rewrite.external import all_tensors, data_files, inline_bytes, load_external
 from mirage_onnx.rewrite.kept_data import KeptData
-from mirage_onnx.rewrite.model import BUNDLE_NAME
+from mirage_onnx.rewrite.replacement import BUNDLE_NAME
 from mirage_onnx.rewrite.stream import write_model
 from mirage_onnx.rewrite.turned import held, is_turned
 from mirage_onnx.superopt.atomic import LONGEST_NAME
