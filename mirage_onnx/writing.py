@@ -109,9 +109,11 @@ def _written(
         if key in dropped.keys
       }
       run = refused(left, run, why)
+  given = loaded.path if run.model is loaded.given else None
   save_model(
-    run.model, place.output, place.source, external=place.external, check=lambda new: _expected(new, place)
-  )
+    run.model, place.output, place.source, external=place.external, given=given,
+    check=lambda new: _expected(new, place),
+  )  # fmt: skip
   return run, "nothing was replaced"
 
 
