@@ -14,8 +14,9 @@ OTHERS = {"in fp32", "with a function"}
 #: What the table must have, by words in the names of its models.
 FAMILIES = (
   "bert roberta deberta modernbert e5 mpnet clip siglip vit swin dinov2 convnext whisper_large wav2vec2",
-  "t5_large gpt2 llama qwen2 qwen3 gemma2 gemma3 phi mistral mixtral opt mamba whisper_small_decoder t5_base_decoder",
-  "unet dit resnet efficientnet lstm mixer recommender yolo qdq int4 branches loop dynamic eager bf16 fp32",
+  "t5_large gpt2 llama qwen2 qwen3 gemma2 gemma3 phi mistral mixtral opt mamba whisper_small_decoder",
+  "t5_base_decoder unet dit resnet efficientnet lstm mixer recommender yolo qdq int4 branches loop",
+  "dynamic eager bf16 fp32",
 )
 
 
