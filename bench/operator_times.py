@@ -330,7 +330,7 @@ def main():
     return 0
   from protocol import facts
 
-  from mirage_onnx.superopt.structures import cache_folder
+  from mirage_onnx.superopt.cache_folders import cache_folder
 
   if not lines:
     o.out.write_text(json.dumps(facts()) + "\n")

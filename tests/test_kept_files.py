@@ -4,7 +4,7 @@ import os
 
 from mirage_onnx.emulator import toolchain
 from mirage_onnx.kept_files import KINDS, kept_files, remove_kept
-from mirage_onnx.superopt.structures import cache_folder
+from mirage_onnx.superopt.cache_folders import cache_folder
 
 
 def test_kinds_are_the_folders_that_are_written(monkeypatch, tmp_path):

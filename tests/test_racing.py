@@ -22,6 +22,7 @@ from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import measured_report
 from mirage_onnx.report.run_record import kept_record, read
 from mirage_onnx.target import H200
+from mirage_onnx.tune.gate import EarlierStaysError
 from mirage_onnx.tune.paired import speedup
 from mirage_onnx.tune.race import Measured
 
@@ -195,7 +196,7 @@ def test_what_an_earlier_run_has_written_does_not_become_slower(three, tmp_path,
     run, _ = writing.write(new, loaded, OPTIONS, place, check=False, gate=gate)
     assert len(run.chosen) == 3 and (tmp_path / "out.onnx").read_bytes() != before
     return
-  with pytest.raises(racing.EarlierStaysError):
+  with pytest.raises(EarlierStaysError):
     writing.write(new, loaded, OPTIONS, place, check=False, gate=gate)
   assert (tmp_path / "out.onnx").read_bytes() == before
   assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
@@ -323,7 +324,7 @@ def test_a_prompt_beside_steps(three, tmp_path, case, how):
 
 def test_an_original_in_memory_is_timed_too(three, tmp_path):
   loaded = load_model(three.original)
-  gate = racing.gate_of(a_run(three, loaded), loaded, time.monotonic() + 60, time.monotonic())
+  gate = racing.RacerAhead().gate_of(a_run(three, loaded), loaded, time.monotonic() + 60, time.monotonic())
   assert onnx.load(gate.original) == three.original
   gate.close()
   assert not racing.Path(gate.original).exists()
@@ -343,7 +344,7 @@ def test_what_times_is_ready_when_regions_are(three, tmp_path, monkeypatch):
     for event in events_:
       emit(event)
       assert not (begun and event.stage == "superopt")
-    gate = racing.gate_of(a_run(three, loaded), loaded, time.monotonic() + 60, time.monotonic(), ahead)
+    gate = ahead.gate_of(a_run(three, loaded), loaded, time.monotonic() + 60, time.monotonic())
     assert gate.timer is ahead.racer and told == events_
     assert begun == [str(loaded.path)] and not closed
   assert closed == [1]

@@ -17,6 +17,7 @@ from mirage_onnx.importer import load_model
 from mirage_onnx.match.candidates import Matches
 from mirage_onnx.pipeline import Run
 from mirage_onnx.rewrite import model as model_module
+from mirage_onnx.rewrite.save import External
 from mirage_onnx.rewrite.stock_check import Found
 
 
@@ -112,3 +113,33 @@ def test_nothing_to_check(three, tmp_path, monkeypatch):
   place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 0.0)
   assert writing.write(run, loaded, OPTIONS, place, check=True)[1] == "nothing was replaced"
   assert onnx.load(tmp_path / "out.onnx") == three.original
+
+
+def test_a_file_in_which_nothing_is_replaced_is_copied(three, tmp_path):
+  """Byte for byte, also where protobuf would write the same model otherwise."""
+  data = three.original.SerializeToString()
+  unknown = b"\xe0\x3f\x05"  # a field that no onnx has, in front of all others
+  (tmp_path / "in.onnx").write_bytes(unknown + data)
+  loaded = load_model(tmp_path / "in.onnx")
+  run = Run(loaded.given, a_run(three, loaded).program, Matches((), ()), (), {})
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
+  writing.write(run, loaded, OPTIONS, place, check=True)
+  assert (tmp_path / "out.onnx").read_bytes() == unknown + data
+  assert loaded.given.SerializeToString(deterministic=True) != unknown + data
+
+
+@pytest.mark.parametrize("external", ["copy", "inline"])
+def test_what_is_taken_elsewhere_is_no_copy(three, tmp_path, external):
+  (tmp_path / "out").mkdir()
+  model = onnx.load_from_string(three.original.SerializeToString())  # onnx changes what it is given
+  onnx.save(model, tmp_path / "in.onnx", save_as_external_data=True, location="d", size_threshold=64)
+  loaded = load_model(tmp_path / "in.onnx")
+  run = Run(loaded.given, a_run(three, loaded).program, Matches((), ()), (), {})
+  end = time.monotonic() + 300
+  out = tmp_path / "out" / "out.onnx"
+  place = writing.Destination(out, tmp_path / "in.onnx", External(external), end)
+  writing.write(run, loaded, OPTIONS, place, check=True)
+  weights = {t.name: numpy_helper.to_array(t).tobytes() for t in three.original.graph.initializer}
+  (tmp_path / "d").unlink()
+  found = onnx.load(out)
+  assert weights and {t.name: numpy_helper.to_array(t).tobytes() for t in found.graph.initializer} == weights

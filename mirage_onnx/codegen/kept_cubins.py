@@ -21,9 +21,9 @@ from mirage_onnx.codegen.image_facts import ImageKernel, image_facts
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.atomic import replace_file
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.private_folder import is_private, make_private
-from mirage_onnx.superopt.structures import cache_folder
 
 #: Of the texts and of what is kept beside them; counted up when the form of a file changes.
 VERSION = 1

@@ -14,8 +14,8 @@ from pathlib import Path
 from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError
 from mirage_onnx.superopt.atomic import replace_file
+from mirage_onnx.superopt.cache_folders import cache_root
 from mirage_onnx.superopt.private_folder import is_private, make_private
-from mirage_onnx.superopt.structures import cache_root
 
 #: No library of ours is larger.
 MOST_LIBRARY_BYTES = 1 << 28

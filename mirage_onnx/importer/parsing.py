@@ -13,6 +13,8 @@ from onnx import GraphProto, ModelProto
 
 #: Files of this size are parsed in parts.
 IN_PARTS_BYTES = 64 << 20
+#: What is so large and no weight is made part of the message by itself.
+LARGE_BYTES = 1 << 20
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _GRAPH = ModelProto.DESCRIPTOR.fields_by_name["graph"].number
@@ -57,17 +59,39 @@ def _in_parts(file: BinaryIO) -> ModelProto:
 
 def _graph(file: BinaryIO, end: int, graph: GraphProto) -> None:
   graph.SetInParent()
-  rest = bytearray()
-  while file.tell() < end:
-    number, kind, head = _head(file)
+  rest, start = bytearray(), file.tell()
+  while start < end:
+    number, kind, _ = _head(file)
     if (number, kind) == (_INITIALIZER, _BYTES):
       length, _ = _varint(file)
       graph.initializer.add().ParseFromString(_read(file, length, end))
     else:
-      rest += head + _value(file, kind, end)
-  if file.tell() != end:
+      _skip(file, kind, end)
+      length = file.tell() - start
+      file.seek(start)
+      if length < LARGE_BYTES:
+        rest += _read(file, length, end)
+      else:  # the trees of a node, a table: in memory once
+        graph.MergeFromString(bytes(rest))
+        rest.clear()
+        graph.MergeFromString(_read(file, length, end))
+    start = file.tell()
+  if start != end:
     raise _OtherError
   graph.MergeFromString(bytes(rest))
+
+
+def _skip(file: BinaryIO, kind: int, end: int) -> None:
+  """Go behind a value."""
+  if kind == _VARINT:
+    _varint(file)
+    return
+  if kind != _BYTES and kind not in _FIXED_BYTES:
+    raise _OtherError
+  behind = (_varint(file)[0] if kind == _BYTES else _FIXED_BYTES[kind]) + file.tell()
+  if behind > end:
+    raise _OtherError
+  file.seek(behind)
 
 
 def _value(file: BinaryIO, kind: int, end: int) -> bytes:

@@ -205,10 +205,15 @@ def _weight_free(
     elif known and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
       graph.node.extend(nodes)
     else:
-      copy = graph.node.add()
-      copy.CopyFrom(node)
       checked = has_schema(node, opset) or (node.domain, node.op_type) in local
-      copy.domain = domain_of(node) if checked else _UNCHECKED
+      copy = graph.node.add()
+      if checked:
+        copy.CopyFrom(node)
+        copy.domain = domain_of(node)
+      else:  # without its attributes: nobody looks at them, and those of trees are hundreds of megabytes
+        copy.op_type, copy.name, copy.domain = node.op_type, node.name, _UNCHECKED
+        copy.input.extend(node.input)
+        copy.output.extend(node.output)
   for node in nodes_of(light.graph, *light.functions):
     if node.op_type in _CRASHING and node.domain in ("", "ai.onnx") and _ends_process(node):
       node.domain = _UNCHECKED

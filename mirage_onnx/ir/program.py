@@ -186,6 +186,18 @@ class Program:
     nodes = tuple(_resized_node(n, size) for n in self.nodes)
     return replace(self, tensors=tensors, nodes=nodes, symbols={}, primes={})
 
+  def part(self, names: Collection[str]) -> Program:
+    """The nodes of these names alone, with the tensors that they read and make."""
+    nodes = tuple(n for n in self.nodes if n.name in names)
+    held = {x for n in nodes for x in (*n.inputs, *n.outputs)}
+    return replace(self, nodes=nodes, tensors={x: t for x, t in self.tensors.items() if x in held})
+
+  def names_of_sizes(self) -> tuple[str, ...]:
+    """The names that shapes of its tensors are made of."""
+    numbers = {n for t in self.tensors.values() if not t.is_static for n in self.shape(t) or ()}
+    used = {p for n in numbers for p in symbols_of(n, self.primes)[1]}
+    return tuple(name for p, name in self.primes.items() if p in used)
+
   def consumers(self) -> dict[str, tuple[str, ...]]:
     """Tensor name -> names of the nodes that read it."""
     found: dict[str, list[str]] = {}

@@ -142,9 +142,33 @@ def name_axes(
   ``alike``: results that one kernel may make, so those of one shape have the same axes.
 
   Raises:
+      RejectionError: as ``axes_of``; OP_FORM, CONE_LIMIT.
+  """
+  axes, extents = axes_of(steps, inputs, alike)
+  terms: dict[str, Term] = {
+    name: _constant(constants[name])
+    if name in constants
+    else t.input_(name, (a for d in axes[name] for a in d))
+    for name in inputs
+  }
+  for s in steps:
+    made = terms[s.output.name] = _term(s, axes, terms, constants)
+    if len(made.args) > MOST_ARGUMENTS:  # what is multiplied with itself again and again has 2**n factors
+      name = s.output.name
+      raise RejectionError("CONE_LIMIT", f"{name} is of more than {MOST_ARGUMENTS} factors", (name,))
+  return NamedSteps(axes, extents, terms)
+
+
+def axes_of(
+  steps: Iterable[Step], inputs: Mapping[str, Shape], alike: Sequence[str] = ()
+) -> tuple[dict[str, Dims], dict[str, int]]:
+  """The axes of every tensor of ``steps``, named in the order of their first use, and their extents.
+
+  Raises:
       RejectionError: AXES_CONFLICT where one tensor would have an axis twice, or where reshapes
           split dimensions in ways that have no common factors.
   """
+  steps = tuple(steps)
   shapes = _shapes(steps, inputs)
   ties = _Ties(shapes)
   for s in steps:
@@ -174,18 +198,7 @@ def name_axes(
     flat = [a for d in own for a in d]
     if len(set(flat)) < len(flat) or prod(extents[a] for a in flat) != prod(shape):
       raise RejectionError("AXES_CONFLICT", f"{name} would have one axis twice", (name,))
-  terms: dict[str, Term] = {
-    name: _constant(constants[name])
-    if name in constants
-    else t.input_(name, (a for d in axes[name] for a in d))
-    for name in inputs
-  }
-  for s in steps:
-    made = terms[s.output.name] = _term(s, axes, terms, constants)
-    if len(made.args) > MOST_ARGUMENTS:  # what is multiplied with itself again and again has 2**n factors
-      name = s.output.name
-      raise RejectionError("CONE_LIMIT", f"{name} is of more than {MOST_ARGUMENTS} factors", (name,))
-  return NamedSteps(axes, extents, terms)
+  return axes, extents
 
 
 def _term(

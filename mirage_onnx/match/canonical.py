@@ -10,7 +10,7 @@ from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer.split_caches import CACHED
-from mirage_onnx.ir import Constant, Program, Region, RegionTensor, Step
+from mirage_onnx.ir import Constant, Program, Region, RegionTensor
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.factors import groups
@@ -55,12 +55,14 @@ def make_region(
       raise RejectionError("DYNAMIC_DIM", f"{name} has a dynamic shape", (name,))
   found = viewed(program, list(steps), live, outputs)
   steps, live, outputs = tuple(found.steps), tuple(found.inputs), tuple(found.outputs)
-  constants = {k: v for k, v in program.constants.items() if _uses(steps, k)}
+  read = {i for s in steps for i in s.inputs if isinstance(i, str)}
+  constants = {k: v for k, v in program.constants.items() if k in read}
   shapes = {i: program.shape(x) or () for i, x in found.inputs.items()}
   shapes |= {i: program.numbers(i) or () for i in constants}
   # A step writes its rows of both caches together.
   alike = outputs if all(by_name[n].op_type == CACHED for n in nodes) else ()
   named = name_axes(steps, shapes, constants, alike)
+  dims = None if alike else named.axes
   roots = {o: named.terms[o] for o in outputs}
   finite = {i for i, x in found.inputs.items() if x.dtype is not None and not x.dtype.is_float}
   named = replace(
@@ -76,7 +78,7 @@ def make_region(
   places = {x: places_in_memory(x, found) for x in (*live, *outputs)}
   named = join_axes(named, places, runtime)
   region = _rename(program, nodes, found, constants, named)
-  return with_runtime_axes(region, program, sizes or {})
+  return with_runtime_axes(region, program, sizes or {}, dims)
 
 
 def _check_repeated(
@@ -108,10 +110,6 @@ def _band(program: Program, name: str, dims: Sequence[tuple[str, ...]]) -> Band 
   own = {x: dims[int(x)] for x in (band.rows, band.columns)}
   axes = {x: a[0] for x, a in own.items() if len(a) == 1 and [a] == [d for d in dims if a[0] in d]}
   return band.renamed(axes) if len({*axes.values()}) == 2 else None
-
-
-def _uses(steps: tuple[Step, ...], name: str) -> bool:
-  return any(name in s.inputs for s in steps)
 
 
 def _seen(name: str, found: Viewed, memory: Mapping[str, tuple[str, ...]]) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ names is one that a run counts. Its extent is read off dimensions of an input th
 else; every other input must agree with it, which the launch plan checks.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
@@ -13,15 +13,19 @@ from math import prod
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Monomial, Program, Region, RegionTensor, Step, Tensor, symbols_of
 from mirage_onnx.ir.program import is_places, resized
-from mirage_onnx.match.axes import name_axes
+from mirage_onnx.match.axes import Dims, axes_of
 from mirage_onnx.match.graph import ASSUMED
 from mirage_onnx.match.sinking import viewed
 
 Pair = tuple[Monomial, Monomial]
 
 
-def with_runtime_axes(region: Region, program: Program, sizes: Mapping[str, int]) -> Region:
+def with_runtime_axes(
+  region: Region, program: Program, sizes: Mapping[str, int], named: Mapping[str, Dims] | None = None
+) -> Region:
   """``region``, whose sizes are numbers of ``program``, at ``sizes`` and for any.
+
+  ``named``: as of ``at_sizes``.
 
   Raises:
       RejectionError: DYNAMIC_DIM.
@@ -41,7 +45,7 @@ def with_runtime_axes(region: Region, program: Program, sizes: Mapping[str, int]
     output_dims=tuple(tuple(made.product(n) for n in program.shape(o.tensor) or ()) for o in region.outputs),
     inner_dims=made.moved(),
   )
-  return at_sizes(result, program, sizes, region.steps)
+  return at_sizes(result, program, sizes, region.steps, named)
 
 
 def at_sizes(
@@ -49,10 +53,12 @@ def at_sizes(
   program: Program,
   sizes: Mapping[str, int],
   steps: tuple[Step, ...] | None = None,
+  named: Mapping[str, Dims] | None = None,
 ) -> Region:
   """``region``, which has axes that a run counts, as if names had these ``sizes`` (at least 2).
 
-  ``steps``: its own, over numbers of ``program``, where they are known.
+  ``steps``: its own, over numbers of ``program``, where they are known; ``named``: what ``axes_of`` has
+  made of these.
 
   Raises:
       RejectionError: DYNAMIC_DIM where its reshapes would mean something else.
@@ -81,12 +87,12 @@ def at_sizes(
     },
   )
 
-  def axes(own: tuple[Step, ...], shape: Callable[[Tensor], tuple[int, ...]]) -> object:
-    read = {i.tensor.name: shape(i.tensor) for i in region.inputs}
-    read |= {name: shape(program.tensors[name]) for name in region.constants}
-    return name_axes(own, read, region.constants).axes
-
-  if axes(steps, lambda t: program.shape(t) or ()) != axes(result.steps, shape):
+  read = {i.tensor.name: i.tensor for i in region.inputs}
+  read |= {name: program.tensors[name] for name in region.constants}
+  if named is None:
+    named = axes_of(steps, {name: program.shape(x) or () for name, x in read.items()})[0]
+  # Called by the order of their first use, so two that mean the same are equal if that is one order.
+  if axes_of(result.steps, {name: shape(read[name]) for name in named if name in read})[0] != named:
     raise _refusal(region, "at the sizes assumed, its reshapes mean something else")
   return result
 

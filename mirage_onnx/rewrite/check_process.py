@@ -12,7 +12,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mirage_onnx import events
 from mirage_onnx.custom_op.child import Child
 from mirage_onnx.rewrite import stock_check
 
@@ -50,10 +49,6 @@ class CheckProcess:
       ask = lambda: self._child.ask(question, MOST_S)  # noqa: E731
       self._thread = threading.Thread(target=ask, name="original", daemon=True)
       self._thread.start()
-
-  def beginning(self, original: Path | bytes, emit: events.Emit) -> events.Emit:
-    """``emit``, which lets it begin with the stage ``BEFORE``."""
-    return events.at_stage(BEFORE, lambda: self.begin(original), emit)
 
   def __call__(self, question: stock_check.Question, seconds: float) -> Any:
     """As ``stock_check.Ask``; what began before has these seconds, too."""

@@ -14,8 +14,8 @@ import onnx
 from mirage_onnx.rewrite.external import data_files
 from mirage_onnx.rewrite.stock_check import Found
 from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.kept_folder import KeptFolder
-from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.lock import file_hash
 
 #: What the report adds.

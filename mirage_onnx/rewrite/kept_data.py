@@ -14,8 +14,8 @@ from pathlib import Path
 from mirage_onnx.rewrite.data_file import DIGITS, data_path
 from mirage_onnx.rewrite.data_parts import DataParts, identity
 from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.kept_folder import KeptFolder
-from mirage_onnx.superopt.structures import cache_folder
 
 #: Smaller data files are written: that takes no time.
 LEAST_BYTES = 1 << 24

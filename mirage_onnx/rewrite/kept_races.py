@@ -17,9 +17,9 @@ from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times
 from mirage_onnx.rewrite.data_file import is_named_by_content
 from mirage_onnx.rewrite.external import data_files
 from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
-from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.lock import file_hash
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.paired import LOOKS, Speedup

@@ -19,14 +19,12 @@ from mirage_onnx.rewrite.body import NO_SHAPES, Body, Shapes, build_body
 from mirage_onnx.rewrite.call_body import call_body
 from mirage_onnx.rewrite.constants import NOTHING, Constants, Folded
 from mirage_onnx.rewrite.readers import Readers
-from mirage_onnx.rewrite.replacement import Replacement, WeightUse, internal
+from mirage_onnx.rewrite.replacement import BUNDLE_NAME, Replacement, WeightUse, internal
 from mirage_onnx.rewrite.value_types import types_of
 from mirage_onnx.rewrite.wiring import Wiring
 
 #: Domain of the custom ops; a plan format version and the target's suffix follow.
 DOMAIN_PREFIX = "ai.mirage.v1"
-#: The initializer that holds the kernels of the whole model.
-BUNDLE_NAME = "mirage.bundle"
 #: Model-local functions need this IR version.
 MIN_IR_VERSION = 8
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: The library registers MuGraph_0 .. MuGraph_127 (a session's start grows with their number).
 NAME_POOL = 128
+#: The initializer that holds the kernels of the whole model.
+BUNDLE_NAME = "mirage.bundle"
 
 
 def internal(detail: str) -> MirageError:

@@ -24,9 +24,9 @@ from onnx.external_data_helper import uses_external_data
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.rewrite.data_file import data_digits, data_path, remove_leftovers, temporary
 from mirage_onnx.rewrite.data_parts import DataParts
-from mirage_onnx.rewrite.external import all_tensors, data_files, inline_bytes, load_external
+from mirage_onnx.rewrite.external import all_tensors, append_range, data_files, inline_bytes, load_external
 from mirage_onnx.rewrite.kept_data import KeptData
-from mirage_onnx.rewrite.model import BUNDLE_NAME
+from mirage_onnx.rewrite.replacement import BUNDLE_NAME
 from mirage_onnx.rewrite.stream import write_model
 from mirage_onnx.rewrite.turned import held, is_turned
 from mirage_onnx.superopt.atomic import LONGEST_NAME
@@ -56,13 +56,14 @@ def save_model(
   inline_limit_bytes: int = INLINE_LIMIT_BYTES,
   check: Check | None = None,
   in_place: bool = False,
+  given: Path | None = None,
 ) -> Rejection | None:
   """Write ``model`` to ``path``; external data is read relative to ``source_path``.
 
   ``external`` left out: ``KEEP`` beside the source, ``COPY`` elsewhere. The same model gives the
   same bytes. ``model`` is not modified. ``check`` is given the new file, with its weights beside it,
   before it replaces anything; what it refuses is not written, and is returned. ``in_place``: ``path`` may be
-  the source.
+  the source. ``given``: a file that is ``model``, which is copied where nothing is to be changed.
 
   Raises:
       MirageError: OUTPUT_IS_INPUT, OUTPUT_UNWRITABLE, EXTERNAL_DATA_MISSING, MODEL_INVALID;
@@ -81,12 +82,16 @@ def save_model(
       model = _copy(model)
     if how is External.INLINE and folder is not None:
       load_external(held(model, folder), folder)
-      copies = False
+      copies, given = False, None
     with _create(model_file) as stream:  # from now on others see that this process writes
       if how is External.COPY or moved or copies:
         parts = _parts(model, moved, folder, copy=how is External.COPY)
         parts.refer(_data_file(parts, target, data))
-      _write_model(model, stream)
+        given = None
+      if given is None:
+        _write_model(model, stream)
+      else:
+        append_range(given, 0, given.stat().st_size, stream)
       _flush(stream)
     if check is not None and (refused := check(model_file)) is not None:
       return refused

@@ -11,15 +11,12 @@ What is read is no proof: whoever uses a µGraph has it verified for the region 
 """
 
 import contextlib
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from pathlib import Path
 from typing import Any
-
-import platformdirs
 
 from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError, RejectionError
@@ -148,19 +145,6 @@ class StructureStore:
       return None if line is None else _decode(family, entry_value(line))
     except (OSError, MirageError, RejectionError, *UNREADABLE):
       return None  # a cache is no document: it is found again, and replaces the damage
-
-
-def cache_root() -> Path:
-  """The folder of all caches: ``$MIRAGE_CACHE_DIR``, or the user's cache folder."""
-  chosen = os.environ.get("MIRAGE_CACHE_DIR")
-  return Path(chosen or platformdirs.user_cache_dir("mirage-onnx", appauthor=False))
-
-
-def cache_folder(what: str = "structures") -> Path | None:
-  """Where ``what`` is kept from run to run; None with ``MIRAGE_ONNX_CACHE=off`` or ``searches-off``."""
-  if os.environ.get("MIRAGE_ONNX_CACHE") in ("off", "searches-off"):
-    return None
-  return cache_root() / what
 
 
 def dominant(

@@ -48,14 +48,18 @@ def sized_instance(
   instance: Instance,
   program: Program,
   points: Sequence[Sizes],
-  node_us: Sequence[Mapping[str, float]],
+  node_us: Callable[[int], Mapping[str, float]],
 ) -> tuple[Sized, ...]:
-  """``instance`` at each of ``points``, where nodes take ``node_us``; equal ones once."""
-  found: dict[str, Sized] = {}
-  for sizes, times in zip(points, node_us, strict=True):
-    at = at_point(instance, program, sizes, fsum(times.get(n, 0.0) for n in instance.nodes))
-    found[at.sizes] = at
-  return tuple(found.values())
+  """``instance`` at each of ``points``, where nodes take ``node_us``; equal ones once.
+
+  ``node_us`` is asked, by the place of a point, about those only that differ in sizes of the instance.
+  """
+  names = _names(instance.region, program)
+  last = {sizes_text(sizes, names): k for k, sizes in enumerate(points)}
+  return tuple(
+    at_point(instance, program, points[k], fsum(times.get(n, 0.0) for n in instance.nodes))
+    for k, times in ((k, node_us(k)) for k in last.values())
+  )
 
 
 def at_point(instance: Instance, program: Program, sizes: Sizes, baseline_us: float) -> Sized:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from math import fsum
 
 from mirage_onnx.choosing.disappearing import shares
@@ -40,10 +40,13 @@ class Dynamic:
   ) -> None:
     self._program, self._declared = program, declared
     self._node_us, self._target, self._margin = node_us, target, margin
+    self._known: dict[int, Mapping[str, float]] = {}
 
-  @cached_property
-  def _times(self) -> tuple[Mapping[str, float], ...]:
-    return tuple(map(self._node_us, self._declared.points))
+  def _times(self, point: int) -> Mapping[str, float]:
+    """Of all nodes at a declared point, found when somebody asks: a whole program takes 10 ms."""
+    if point not in self._known:
+      self._known[point] = self._node_us(self._declared.points[point])
+    return self._known[point]
 
   def sized(self, region: Region) -> tuple[Region, ...]:
     """The region at its own sizes, and at the smallest and largest that are declared."""
@@ -112,8 +115,8 @@ class Dynamic:
     found: list[tuple[float, RegionCandidate, str]] = []
     candidates = [c for c, _ in chosen]
     dynamic = [(c, o.compiled.candidate) for c, o in chosen if o.region.runtime and o.compiled]
-    for sizes, times in zip(self._declared.points, self._times if dynamic else (), strict=False):
-      share = shares(self._program, candidates, times)
+    for k, sizes in enumerate(self._declared.points if dynamic else ()):
+      share = shares(self._program, candidates, self._times(k))
       for c, best in dynamic:
         have = fsum(share.get(n, 0.0) for n in c.nodes)
         at = at_point(c, self._program, sizes, have)

@@ -18,6 +18,10 @@ from typing import Protocol
 from mirage_onnx.tune.paired import PairedVerdict, Speedup
 
 
+class EarlierStaysError(Exception):
+  """What an earlier run has written is faster than what this one was about to write."""
+
+
 class Looked(Protocol):
   """Timed sizes and ways, as ``custom_op.race.Raced``."""
 

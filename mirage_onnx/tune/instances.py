@@ -29,10 +29,10 @@ from mirage_onnx.ir import Region, UGraph, print_ugraph
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.twins import step_form
 from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.kept_results import KeptProof
-from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.verify.equivalence import verify
 from mirage_onnx.verify.instance_checks import check_instances

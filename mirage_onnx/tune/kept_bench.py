@@ -21,9 +21,9 @@ from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, print_ugraph
 from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
-from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.baseline_nodes import canonical_nodes
 from mirage_onnx.tune.machine import gpu_alone, present_machine
 from mirage_onnx.tune.ort_run import region_model

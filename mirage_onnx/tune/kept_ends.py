@@ -14,10 +14,10 @@ from typing import Any
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import Stop
-from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.outcome import Outcome
 

@@ -19,10 +19,10 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Candidate, KernelParams, Region, print_ugraph
 from mirage_onnx.nvrtc_choice import chosen_version
 from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import varied
-from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.target import Target
 from mirage_onnx.tune.kept_bench import region_place
 from mirage_onnx.tune.machine import present_machine

@@ -7,7 +7,7 @@ extrapolated, products of 4096 rows seemed to take 28 us for 69, and BERT became
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -82,14 +82,23 @@ class Unpredicted:
     return Rejection("NOT_PREDICTED", reason, tuple(nodes))
 
 
-def unpredicted_at(program: Program, points: Iterable[Sizes], target: Target) -> Unpredicted:
-  """What of a program no prediction says, at any of ``points``: sizes of its named dimensions."""
+def unpredicted_at(
+  program: Program, points: Iterable[Sizes], target: Target, asked: Collection[str] | None = None
+) -> Unpredicted:
+  """What of a program no prediction says, at any of ``points``: sizes of its named dimensions.
+
+  ``asked``: the nodes of regions (nothing between two nodes of a region is outside); None: all.
+  """
+  program = program if asked is None else program.part(asked)
   known, table = load_known(target), load_table(target)
   # Of ONNX Runtime a row may be known, of our kernels on it nothing: what a profile says is for who asks.
   unknown = known is None and not target.table
   nodes: dict[str, str] = {}
   behind: dict[tuple[str, str], str] = {}
+  names, different = program.names_of_sizes(), dict[tuple[int, ...], Sizes]()
   for sizes in points if program.primes else ({},):
+    different.setdefault(tuple(sizes[n] for n in names), sizes)
+  for sizes in different.values():
     sized = program.sized(sizes)
     for node in sized.nodes:
       if node.barrier is None and node.name not in nodes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from mirage_onnx import deadline
-from mirage_onnx.superopt.structures import cache_folder
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.tune.device import PresentGpu, driver_api_version, present_gpu
 
 #: The packages whose kernels are the baseline.

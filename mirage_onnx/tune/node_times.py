@@ -26,8 +26,8 @@ from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import is_attended, partners
 from mirage_onnx.importer.split_projections import parts_of_one
 from mirage_onnx.ir.program import Program
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.kept_folder import KeptFolder
-from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.target import Target
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.node_models import NodeModel, distinct_nodes, node_feeds, node_model, whole_name

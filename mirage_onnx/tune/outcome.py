@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # a model in which nothing is searched needs none of them
   from mirage_onnx.superopt.result import SearchResult
   from mirage_onnx.tune.at_sizes import PointTime
   from mirage_onnx.tune.race import Measured
+  from mirage_onnx.tune.realise import Chosen
 
 
 #: Refusals for want of time.
@@ -79,3 +80,26 @@ def grouped(candidates: Iterable[RegionCandidate], node_us: Mapping[str, float])
     )
     for key, same in groups.items()
   }
+
+
+def without(
+  outcomes: dict[str, Outcome], chosen: Sequence[Chosen], replaced: Sequence[Chosen],
+  refused: Mapping[int, Rejection],
+) -> dict[str, Outcome]:  # fmt: skip
+  """``outcomes``, where regions that were chosen but of which an instance was not replaced say so.
+
+  ``refused`` says of some of ``chosen`` why.
+  """
+  kept = {o.region.key for _, o in replaced}
+  done = {c.nodes for c, _ in replaced}
+  for i, (c, o) in enumerate(chosen):
+    if c.nodes in done:
+      continue
+    key, reason = o.region.key, "all names of custom ops are taken by regions that save more"
+    refusal = refused.get(i) or Rejection("NAME_POOL_FULL", reason, c.region.nodes)
+    if key in kept:
+      left = outcomes[key].left_alone
+      outcomes[key] = replace(outcomes[key], left_alone=(*left, (c, refusal)))
+    else:
+      outcomes[key] = replace(outcomes[key], rejection=refusal)
+  return outcomes

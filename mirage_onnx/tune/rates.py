@@ -23,7 +23,7 @@ import numpy as np
 from mirage_onnx.bounded_file import read_bounded
 from mirage_onnx.errors import MirageError
 from mirage_onnx.source_digest import source_digest
-from mirage_onnx.superopt.structures import cache_folder
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.tune.chip_rates import ChipRates, measure_chip
 from mirage_onnx.tune.operator_table import OperatorTimes, operator_times
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirage_onnx import events
 from mirage_onnx.errors import MirageError
 from mirage_onnx.target import Rated, Target
-from mirage_onnx.tune.profile_file import ProfileFile, differs, of_present, of_target, read_profile
+
+if TYPE_CHECKING:  # of a file only: a model with nothing to gain imports nothing that times
+  from mirage_onnx.tune.profile_file import ProfileFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Rating:
       return cls()
     if locked:
       raise MirageError("OPTION_INVALID", "--locked chooses nothing, so it takes no --profile")
+    from mirage_onnx.tune.profile_file import read_profile
+
     return cls(Path(path), read_profile(Path(path)))
 
   def target(self, given: str | None) -> str | None:
@@ -50,6 +55,8 @@ class Rating:
     if self.file is None or self.path is None:
       (first, *rest) = targets
       return (_measured(first) if measure else first, *rest)
+    from mirage_onnx.tune.profile_file import differs, of_present, of_target
+
     if measure:
       from mirage_onnx.tune.device import driver_api_version
       from mirage_onnx.tune.local import usable_gpu

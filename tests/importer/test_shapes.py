@@ -5,6 +5,7 @@ import pytest
 from onnx import TensorProto, helper
 from protos import new_node, typed
 
+from mirage_onnx import onnx_process
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import DType, Tensor
 
@@ -140,3 +141,28 @@ def test_functions_that_onnx_can_look_into(bench):
 def test_negative_dimensions_are_unknown(bench):
   model = bench.model(new_node("Relu", "x", "y"), {"x": (F32, [-1, 3])}, ["y"])
   assert load_model(model).tensors["x"].shape == ("x:0", 3)
+
+
+def test_attributes_of_unknown_domains_are_not_sent_around(monkeypatch):
+  """Trees are hundreds of megabytes of attributes: shape inference took 8 s and 3 GB for nothing."""
+  sent = []
+  real = onnx_process.Onnx.inferred
+
+  def inferred(self, model, **how):
+    sent.append(model.ByteSize())
+    return real(self, model, **how)
+
+  monkeypatch.setattr(onnx_process.Onnx, "inferred", inferred)
+  trees = helper.make_node(
+    "TreeEnsembleRegressor", ["x"], ["t"], domain="ai.onnx.ml", n_targets=1, nodes_values=[0.5] * (1 << 16)
+  )
+  nodes = [trees, helper.make_node("Reshape", ["t", "s"], ["r"]), helper.make_node("Exp", ["r"], ["y"])]
+  graph = helper.make_graph(
+    nodes, "g", [typed("x", TensorProto.FLOAT, [4, 8])], [typed("y", TensorProto.FLOAT, None)],
+    [helper.make_tensor("s", TensorProto.INT64, [2], [2, 2])],
+  )  # fmt: skip
+  opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+  loaded = load_model(helper.make_model(graph, opset_imports=opsets))
+  assert sent and max(sent) < 2000 < loaded.given.ByteSize()
+  assert loaded.tensors["t"].shape is None and loaded.tensors["s"].shape == (2,)
+  assert loaded.given.graph.node[0] == trees

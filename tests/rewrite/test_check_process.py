@@ -10,7 +10,7 @@ from small_models import Net
 
 from mirage_onnx import events
 from mirage_onnx.custom_op import child
-from mirage_onnx.rewrite.check_process import CheckProcess
+from mirage_onnx.rewrite.check_process import BEFORE, CheckProcess
 from mirage_onnx.rewrite.stock_check import check_written
 
 
@@ -49,7 +49,7 @@ def results(model, count):
 def test_the_original_runs_once(model, told, ahead):
   heard = []
   with CheckProcess() as checks:
-    emit = checks.beginning(model, heard.append)
+    emit = events.at_stage(BEFORE, lambda: checks.begin(model), heard.append)
     emit(events.StageStarted("superopt"))
     assert checks._thread is None and not told
     if ahead:

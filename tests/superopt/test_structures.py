@@ -12,7 +12,7 @@ from mirage_onnx.superopt.journal_lines import entry_line, header_line
 from mirage_onnx.superopt.renumber import KnownGraph, renumber
 from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search_structure import SearchScope, probe, search_proven
-from mirage_onnx.superopt.structures import StructureStore, cache_folder, dominant
+from mirage_onnx.superopt.structures import StructureStore, dominant
 from mirage_onnx.target import H200
 
 SETTING = {"target": "a", "generator": "1"}
@@ -169,14 +169,3 @@ def test_ties_keep_their_order():
 def test_what_does_not_fit_is_left_out():
   (axis,) = (a for a, n in REGION.extents.items() if n == 4096)
   assert renumber(entry().graphs, {**REGION.extents, axis: 1 << 24}, H200, SearchBound()) == ()
-
-
-def test_the_folder(monkeypatch, tmp_path):
-  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "off")
-  assert cache_folder() is None
-  monkeypatch.delenv("MIRAGE_ONNX_CACHE")
-  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
-  assert cache_folder() == tmp_path / "structures"
-  monkeypatch.delenv("MIRAGE_CACHE_DIR")
-  folder = cache_folder()
-  assert folder is not None and folder.parts[-2:] == ("mirage-onnx", "structures")
