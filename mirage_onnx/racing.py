@@ -264,7 +264,14 @@ class RacerAhead:
       others = tuple(p for p in run.points if not is_step(loaded.nested, p))
       prompt = None if others else prompt_of(loaded.given, run.points[0])
     return Gate(
-      str(original), run.points, end, timer=self.racer, began=began, prompt=prompt, others=others, folder=folder
+      str(original),
+      run.points,
+      end,
+      timer=self.racer,
+      began=began,
+      prompt=prompt,
+      others=others,
+      folder=folder,
     )
 
 
