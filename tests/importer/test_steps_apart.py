@@ -14,7 +14,7 @@ import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
 from mirage_onnx.importer.steps_apart import ROOM, is_apart, is_step, prompt_of, step_sizes, steps_apart
-from mirage_onnx.racing import gate_of
+from mirage_onnx.racing import RacerAhead
 
 pytestmark = pytest.mark.usefixtures("searched_once")
 
@@ -304,11 +304,11 @@ def test_the_gate_knows_prompts(tmp_path):
   step = {"batch": 1, "new": 1, "past": 512, "all": 300}
   prompt = {**step, "new": 128}
   for points, others, made in (((step, prompt), (prompt,), None), ((step,), (), {**step, "new": 256})):
-    gate = gate_of(SimpleNamespace(chosen=(1,), points=points), loaded, inf, 0.0)
+    gate = RacerAhead().gate_of(SimpleNamespace(chosen=(1,), points=points), loaded, inf, 0.0)
     assert gate.others == others and gate.prompt == made
     gate.close()
   flat = load_model(tmp_path / "in.onnx")
-  gate = gate_of(SimpleNamespace(chosen=(1,), points=(step, prompt)), flat, inf, 0.0)
+  gate = RacerAhead().gate_of(SimpleNamespace(chosen=(1,), points=(step, prompt)), flat, inf, 0.0)
   assert gate.others == () and gate.prompt is None
 
 
