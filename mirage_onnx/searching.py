@@ -4,8 +4,9 @@ Workers (``worker_process.py``) run this module; they are given the model and th
 The order of results is the order of the regions, whatever the number of workers.
 
 A worker asks its parent for what a search is connected to (``superopt/remote_hooks.py``), so that one
-process writes the journal and hears Ctrl-C. Regions that differ only in sizes (tokens, batch, weights nearly as large) share one search
-(``superopt/shared_searches.py``), within a run and, through the user's cache folder, from run to run (not with ``MIRAGE_ONNX_CACHE=off``).
+process writes the journal and hears Ctrl-C. Regions that differ only in sizes (tokens, batch, weights nearly
+as large) share one search (``superopt/shared_searches.py``), within a run and, through the user's cache
+folder, from run to run (not with ``MIRAGE_ONNX_CACHE=off``).
 """
 
 import pickle
