@@ -78,7 +78,7 @@ def tune(
   nodes = file.custom_nodes()
   if not nodes:
     raise MirageError("REPORT_MISSING", "the model has no kernels: nothing in it was replaced")
-  points = _points(file.proto, sizes)
+  points, others = points_of(file.proto, sizes)
   if timer is None:
     _require_gpu(nodes)
   file.bundle()
@@ -87,7 +87,7 @@ def tune(
   places = _places(record, file.proto, nodes) if is_own else {}
   groups = groups_of(file, {name: saved_us(record, place) for name, place in places.items()})
   end = start + (BUDGET_S if budget_s is None else budget_s)
-  gate = Gate(str(path), points, end, timer=timer or Racer(), bodies=every, began=start)
+  gate = Gate(str(path), points, end, timer=timer or Racer(), bodies=every, began=start, others=others)
 
   def measured() -> MeasuredReport:
     found = measured_report(gate) or {"rows": [], "note": "onnxruntime could not run its kernels"}
@@ -165,13 +165,22 @@ def _places(record: RunRecord, model: onnx.ModelProto, nodes: Sequence[CustomNod
   return made
 
 
-def _points(model: onnx.ModelProto, sizes: Mapping[str, tuple[int, ...]]) -> tuple[Mapping[str, int], ...]:
-  """The smallest sizes of all dynamic dimensions, the ones between, and the largest."""
+def points_of(
+  model: onnx.ModelProto, sizes: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[Mapping[str, int], ...], tuple[Mapping[str, int], ...]]:
+  """The smallest sizes of all dynamic dimensions, the ones between, and the largest; and those of no kernel.
+
+  Of a decoder whose steps have a branch, of which nothing is said, they are those of steps.
+  """
+  from mirage_onnx.importer.steps_apart import named_step_sizes
+
   dims = (d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim)
   names = sorted({d for d in dims if d})
   if unknown := [n for n in sizes if n not in names]:
     have = ", ".join(names) or "none"
     raise MirageError("OPTION_INVALID", f"no dynamic dimension is called {unknown[0]!r}; there are: {have}")
-  own = {n: sorted(sizes.get(n, DEFAULT)) for n in names}
+  steps = named_step_sizes(model)
+  own = {n: sorted(sizes.get(n, (steps[n],) if n in steps else DEFAULT)) for n in names}
   most = max((len(s) for s in own.values()), default=1)
-  return tuple({n: s[min(i, len(s) - 1)] for n, s in own.items()} for i in range(most))
+  points = tuple({n: s[min(i, len(s) - 1)] for n, s in own.items()} for i in range(most))
+  return points, tuple(p for p in points if any(p.get(n, size) != size for n, size in steps.items()))

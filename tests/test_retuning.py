@@ -193,5 +193,6 @@ def test_bad_input(optimized, tmp_path, three):
 def test_sizes_of_dynamic_dimensions():
   value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", "tokens"])
   model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [value], []))
-  points = model_tuning._points(model, {"tokens": (8, 128)})
+  points, others = model_tuning.points_of(model, {"tokens": (8, 128)})
+  assert others == ()
   assert points == ({"batch": 1, "tokens": 8}, {"batch": 16, "tokens": 128}, {"batch": 256, "tokens": 128})

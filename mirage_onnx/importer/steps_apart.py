@@ -167,6 +167,19 @@ def step_sizes(proto: ModelProto) -> dict[str, int]:
   return found
 
 
+def named_step_sizes(proto: ModelProto) -> dict[str, int]:
+  """As ``step_sizes``, by names that inputs have: what has caches of so many rows calls them somehow."""
+  found = step_sizes(proto)
+  rows = found.pop(ROOM, None)
+  if rows is None:
+    return found
+  others = next(a.g for a in proto.graph.node[-1].attribute if a.name == "else_branch")
+  whole = [n for n in others.node if n.op_type == CACHED and not _holds_window(n)]
+  caches = {x for n in whole for i in _PASTS for x in n.input[i : i + 1]}
+  rooms = (dims_of(v)[2] for v in proto.graph.input if v.name in caches)
+  return found | {room: rows for room in rooms if isinstance(room, str)}
+
+
 def room_of(proto: ModelProto) -> str:
   """The name of the dimension of caches in a decoder whose steps may have a branch; "" of other models."""
   found = _decoder(proto.graph, {})

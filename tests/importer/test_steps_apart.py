@@ -13,10 +13,19 @@ from onnx import TensorProto, helper, numpy_helper
 import mirage_onnx
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import ROOM, is_apart, is_step, prompt_of, step_sizes, steps_apart
+from mirage_onnx.importer.steps_apart import (
+  ROOM,
+  is_apart,
+  is_step,
+  named_step_sizes,
+  prompt_of,
+  step_sizes,
+  steps_apart,
+)
+from mirage_onnx.model_tuning import points_of
 from mirage_onnx.racing import RacerAhead
 
-pytestmark = pytest.mark.usefixtures("searched_once")
+pytestmark = pytest.mark.usefixtures(\"searched_once\")
 
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
@@ -310,6 +319,23 @@ def test_the_gate_knows_prompts(tmp_path):
   flat = load_model(tmp_path / "in.onnx")
   gate = RacerAhead().gate_of(SimpleNamespace(chosen=(1,), points=(step, prompt)), flat, inf, 0.0)
   assert gate.others == () and gate.prompt is None
+
+
+def test_what_tune_times_of_a_decoder():
+  """Steps, where nothing is said: what is none has no kernels, and would never be faster."""
+  fixed, free = (steps_apart(decoder(), sizes) for sizes in ({"batch": 1, ROOM: 512}, {}))
+  assert named_step_sizes(fixed) == {"batch": 1, "new": 1, "past": 512} and named_step_sizes(free) == {
+    "new": 1
+  }
+  points, others = points_of(fixed, {})
+  assert [(p["batch"], p["new"], p["past"], p["all"]) for p in points] == [
+    (1, 1, 512, n) for n in (1, 16, 256)
+  ]
+  assert others == ()
+  points, others = points_of(fixed, {"new": (1, 64), "all": (256,)})
+  assert [p["new"] for p in points] == [1, 64] and others == points[1:]
+  points, others = points_of(decoder(), {"new": (1, 64)})
+  assert others == () and {p["past"] for p in points} == {1, 16, 256}
 
 
 def test_lengths_that_are_made_otherwise():
