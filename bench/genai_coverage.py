@@ -3,9 +3,9 @@
     python bench/genai_coverage.py FOLDER ... [--out FILE] [--target h100] [--seconds 30]
 
 FOLDERs are those of onnxruntime-genai. Bytes are those of weights that a step reads (not of tables, of
-which it reads a row) and of caches, half full. A node counts if a region with it has a program that the
-search finds and proves; the smallest regions are asked first, equal ones once. Of the others the reason is
-said. Whether it is also faster, a GPU says (``genai_decoder.py``).
+which it reads a row) and of caches, half full, or of a whole window. A node counts if a region with it has a
+program that the search finds and proves; the smallest regions are asked first, equal ones once. Of the others
+the reason is said. Whether it is also faster, a GPU says (``genai_decoder.py``).
 """
 
 import argparse
@@ -54,8 +54,9 @@ def bytes_of_nodes(loaded, program):
         size *= int(d)
       if name in values and size >= LEAST_BYTES and not attention:
         found[node.name] += size
-      elif attention and len(t.shape) == 4 and node.name.endswith("/attended"):
-        found[node.name] += size // 2
+      elif attention and len(t.shape) == 4 and not node.name.endswith("/attended"):
+        window = node.barrier is not None and "holds a window only" in node.barrier.reason
+        found[f"{node.name}/attended"] += size if window else size // 2  # which reads what this one writes
   return found
 
 
