@@ -25,7 +25,7 @@ from mirage_onnx.importer.steps_apart import (
 from mirage_onnx.model_tuning import points_of
 from mirage_onnx.racing import RacerAhead
 
-pytestmark = pytest.mark.usefixtures(\"searched_once\")
+pytestmark = pytest.mark.usefixtures("searched_once")
 
 MS, HEADS, OWN, SIZE = "com.microsoft", 4, 2, 32
 CPU = ["CPUExecutionProvider"]
