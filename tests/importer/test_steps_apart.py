@@ -78,15 +78,18 @@ def kinds(graph):
   return Counter(n.op_type for n in graph.node)
 
 
-def run(session, batch, new, room, total, seed=0):
-  """All outputs, with ``new`` tokens of ``total`` and caches of ``room`` rows, and the rows that count."""
+def run(session, batch, new, room, total, seed=0, each=1):
+  """All outputs, with ``new`` tokens of ``total`` and caches of ``room`` rows, and the rows that count.
+
+  ``each``: what the mask has for a token, of which it makes lengths.
+  """
   rng = np.random.default_rng(seed)
   feeds = {}
   for i in session.get_inputs():
     shape = {"qkv": (batch, new, (HEADS + 2 * OWN) * SIZE), "mask": (batch, total)}
     dims = shape.get(i.name, (batch, OWN, room, SIZE))
     feeds[i.name] = rng.standard_normal(dims).astype(np.float16)
-  feeds["mask"] = np.ones((batch, total), np.int64)
+  feeds["mask"] = np.full((batch, total), each, np.int64)
   y, *caches = session.run(None, feeds)
   return [y, *(c[:, :, :total] for c in caches)], caches[0].shape[2]
 
@@ -133,6 +136,10 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
         np.testing.assert_allclose(x.astype(float), y.astype(float), rtol=4e-3, atol=4e-3)
       before, launched = launched, sum(mirage_onnx.launches(kernels).values())
       assert launched - before >= 2 if steps and (batch == 1 or len(batches) > 1) else launched == before
+  for each in (0, -1, 2, 3, 1 << 20):  # a mask that says what is no length of the cache, nor a row of a table
+    for array in run(kernels, 1, 1, 20, 20, each=each)[0]:
+      assert np.isfinite(array).all()
+  assert sum(mirage_onnx.launches(kernels).values()) - launched >= 10
 
 
 @pytest.mark.parametrize("batch", [1, 3])
