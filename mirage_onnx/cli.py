@@ -23,7 +23,7 @@ from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.report.log_file import write_log
 
 #: New objects until the collector of cycles looks at them: of the million that imports make none is one.
-_YOUNG = 50_000
+_YOUNG = 200_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:

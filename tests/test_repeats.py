@@ -12,7 +12,7 @@ from fake_gpu import FakeGpu
 from small_models import Net
 
 import mirage_onnx
-from mirage_onnx import api, worker_process
+from mirage_onnx import asked_targets, worker_process
 from mirage_onnx.choosing import partition
 from mirage_onnx.codegen import candidates
 from mirage_onnx.codegen import compile as compiler
@@ -55,7 +55,7 @@ def counts(monkeypatch, tmp_path):
   machine = Machine("a fake", "0", "0", "0")
   for module in (kept_bench, kept_ends, kept_tuning, kept_races):
     monkeypatch.setattr(module, "present_machine", lambda: machine)
-  monkeypatch.setattr(api, "_target", lambda name: (H200, True))
+  monkeypatch.setattr(asked_targets, "asked_target", lambda name: (H200, True))
 
   def raced(question, ask=None):
     """Results are faster, and so is nothing that is left out."""

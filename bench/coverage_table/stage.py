@@ -50,6 +50,7 @@ def optimize(path, folder, flags):
   from mirage_onnx import api
   from mirage_onnx.events import StageEnded, both
   from mirage_onnx.report.progress import ProgressLog
+  from mirage_onnx.target import get_target
   from mirage_onnx.tune.baseline import load_table, node_times_us
   from mirage_onnx.tune.declared_sizes import declared_sizes
 
@@ -67,7 +68,7 @@ def optimize(path, folder, flags):
     result = api.optimize(path, folder / "model.onnx", target=TARGET, emit=both(told, log), **flags)
   seconds = time.monotonic() - start
   ((done, _),) = runs
-  target = api.get_target(TARGET)
+  target = get_target(TARGET)
   sized = done.program.sized(declared_sizes(done.program, {}).typical)
   table = load_table(target)
   times = node_times_us(sized, table) if table else {}

@@ -43,6 +43,17 @@ def _never() -> Iterator[Mapping[str, np.ndarray]]:
   return iter(())
 
 
+def _defined_first(name: str, as_defined: InFp32, shaken: ShakenRuns) -> Iterator[Mapping[str, np.ndarray]]:
+  """What the original is by its definition, then its runs with errors.
+
+  onnxruntime's CPU provider keeps halves in fp32 between nodes, and so tells numbers apart that are equal by
+  their type: of forty that are the type's largest a run with errors seldom picks the first.
+  """
+  if name in (defined := as_defined()):
+    yield defined
+  yield from shaken()
+
+
 class Tolerances:
   """``difference`` with the tolerances of two models; rows are sized by the first input."""
 
@@ -76,7 +87,8 @@ class Tolerances:
       found = difference(name, want, got, limit, floor, kind)
       if found.passed or self._rtol is not None:
         return found
-      return undecided(found, want, got, name, shaken(), EDGE_SHARE if whole and kind in EDGES else 0.0)
+      runs = _defined_first(name, as_defined, shaken)
+      return undecided(found, want, got, name, runs, EDGE_SHARE if whole and kind in EDGES else 0.0)
     if kind in EDGES:
       return self._at_the_edge(name, want, got, limit, kind, in_fp32, as_defined, whole)
     if kind in MASKED:

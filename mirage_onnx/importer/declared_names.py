@@ -29,6 +29,15 @@ def without_names(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
   return found
 
 
+def typed(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
+  """Those that say a type: of one that says none, inference would learn none."""
+  return [v for v in values if v.type.WhichOneof("value") and _says_elements(v)]
+
+
+def _says_elements(value: ValueInfoProto) -> bool:
+  return not value.type.HasField("tensor_type") or value.type.tensor_type.elem_type != 0
+
+
 def with_names(
   tensors: Mapping[str, Tensor], declared: Iterable[ValueInfoProto], kept: frozenset[str]
 ) -> dict[str, Tensor]:

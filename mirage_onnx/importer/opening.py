@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.declared_names import typed
 from mirage_onnx.importer.graph import captured_names, free_names, subgraphs
 from mirage_onnx.importer.section_types import Read, Scope, carried_results, repeats, section_scope, stated
 from mirage_onnx.importer.sections import Section, node_names, renamed, sections_of
@@ -89,10 +90,10 @@ def _flat(opener: _Opener) -> Flat:
     "output",
     "initializer",
     "sparse_initializer",
-    "value_info",
     "quantization_annotation",
   ):
     getattr(graph, name).extend(getattr(model.graph, name))
+  graph.value_info.extend(typed(model.graph.value_info))
   tensors, folded = dict(main.tensors), dict(main.folded)
   order, holders = list(main.order), dict[int, tuple[NodeProto, str]]()
   captured: dict[str, set[str]] = {}

@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.constant_nodes import constant_nodes
-from mirage_onnx.importer.declared_names import without_names
+from mirage_onnx.importer.declared_names import typed, without_names
 from mirage_onnx.importer.graph import check_names, topological_order
 from mirage_onnx.importer.inferring import known_of
 from mirage_onnx.importer.sections import Section
@@ -90,7 +90,7 @@ def section_scope(section: Section, outer: Scope, model: ModelProto, opset: int,
   light.graph.node.extend(graph.node)
   light.graph.sparse_initializer.extend(graph.sparse_initializer)
   light.graph.output.extend(without_names(graph.output))
-  light.graph.value_info.extend(without_names(graph.value_info))
+  light.graph.value_info.extend(without_names(typed(graph.value_info)))
   own = {t.name: t for t in graph.initializer}
   constants = own | constant_nodes(graph.node)
   captured = [n for n in section.flat if n not in own and not section.flat[n].startswith(section.path)]

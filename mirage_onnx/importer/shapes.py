@@ -18,7 +18,7 @@ from onnx import (
 )
 
 from mirage_onnx.errors import MirageError
-from mirage_onnx.importer.declared_names import with_names, without_names
+from mirage_onnx.importer.declared_names import typed, with_names, without_names
 from mirage_onnx.importer.external import MAX_ELEMENTS, MAX_RANK
 from mirage_onnx.importer.graph import label, nodes_of, subgraphs
 from mirage_onnx.importer.stand_ins import stand_ins
@@ -183,7 +183,7 @@ def _weight_free(
   graph.name = source.name or "graph"
   graph.input.extend(source.input)
   graph.output.extend(without_names(source.output))
-  graph.value_info.extend(without_names(source.value_info))
+  graph.value_info.extend(without_names(typed(source.value_info)))
   inputs = {i.name for i in source.input}
   for sparse in source.sparse_initializer:  # dense to every reader, as ONNX Runtime has it
     if sparse.values.name not in inputs:

@@ -45,3 +45,17 @@ def test_where_the_original_is_far_from_itself(want, rng, kind):
   assert not passes(want, off(0.04), off(0.0), kind)
   assert not passes(want, off(0.5), off(0.04), kind)
   assert not passes(want, -want, off(0.04), kind)
+
+
+def test_integers_are_those_of_the_original_by_its_definition():
+  """Of 40 numbers that are equal in 16 bits the first is the largest, whatever they were in fp32."""
+  measure, want = Tolerances(1e-2, None), np.array([448, 3])
+  shaken = lambda: iter([{"y": np.array([17, 3])}, {"y": np.array([90, 3])}])  # noqa: E731
+
+  def passes(got, defined):
+    runs = {"as_defined": lambda: defined, "shaken": shaken}
+    return measure("y", want, np.array(got), "large", dict, **runs).passed
+
+  assert passes([5, 3], {"y": np.array([5, 3])}) and passes([17, 3], {"y": np.array([5, 3])})
+  assert not passes([5, 3], {}) and not passes([6, 3], {"y": np.array([5, 3])})
+  assert not passes([5, 4], {"y": np.array([5, 3])})

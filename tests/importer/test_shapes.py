@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 from protos import new_node, typed
+from subgraph_models import chosen, scanned
+from subgraph_models import model as of_subgraphs
 
 from mirage_onnx import onnx_process
 from mirage_onnx.importer import load_model
@@ -166,3 +168,30 @@ def test_attributes_of_unknown_domains_are_not_sent_around(monkeypatch):
   assert sent and max(sent) < 2000 < loaded.given.ByteSize()
   assert loaded.tensors["t"].shape is None and loaded.tensors["s"].shape == (2,)
   assert loaded.given.graph.node[0] == trees
+
+
+def _graphs(graph):
+  yield graph
+  for node in graph.node:
+    for a in node.attribute:
+      if a.HasField("g"):
+        yield from _graphs(a.g)
+
+
+@pytest.mark.parametrize("elements", [None, TensorProto.UNDEFINED], ids=["no type", "no element type"])
+@pytest.mark.parametrize("inner", [None, chosen, scanned], ids=["flat", "If", "Scan"])
+def test_values_that_say_no_type_have_the_one_that_is_inferred(inner, elements):
+  """Of such a model nothing was replaced: what it says of its values was taken for all that is known."""
+  model = of_subgraphs(inner or (lambda net, x: net.Tanh(net.Exp(x))))
+  plain = load_model(model)
+  other = ModelProto()
+  other.CopyFrom(model)
+  for graph in _graphs(other.graph):
+    said = {v.name for v in (*graph.input, *graph.output)}
+    for name in [o for n in graph.node for o in n.output if o not in said]:
+      value = graph.value_info.add(name=name)
+      if elements is not None:
+        value.type.tensor_type.elem_type = elements
+  found = load_model(other)
+  assert sum(len(g.value_info) for g in _graphs(other.graph)) > 2
+  assert found.tensors == plain.tensors and None not in {t.dtype for t in found.tensors.values()}

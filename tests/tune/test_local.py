@@ -9,6 +9,7 @@ from refused import refused
 
 import mirage_onnx
 from mirage_onnx import events
+from mirage_onnx.asked_targets import warn_of_gpus
 from mirage_onnx.target import H100, H200, Rated
 from mirage_onnx.targets import get_target
 from mirage_onnx.tune import device, local
@@ -135,7 +136,7 @@ def test_gpus_of_different_kinds(present):
   assert "chosen for GPU 0, NVIDIA H200" in text and "1 is NVIDIA GeForce RTX 3060" in text
   assert "CUDA_VISIBLE_DEVICES" in text and "\n" not in text
   said = []
-  mirage_onnx.api._warn_of_gpus(said.append, H200, measure=True)
+  warn_of_gpus(said.append, H200, measure=True)
   assert said == [events.Warned(text)]
 
 
