@@ -135,7 +135,7 @@ def test_gpus_of_different_kinds(present):
   assert "chosen for GPU 0, NVIDIA H200" in text and "1 is NVIDIA GeForce RTX 3060" in text
   assert "CUDA_VISIBLE_DEVICES" in text and "\n" not in text
   said = []
-  mirage_onnx.api._warn_of_gpus(said.append, H200, measure=True)
+  mirage_onnx.api.warn_of_gpus(said.append, H200, measure=True)
   assert said == [events.Warned(text)]
 
 
