@@ -263,9 +263,7 @@ def optimize(
         if again is not None:
           run, recorded, gate = again, earlier, None
           notes.record, notes.measured, notes.gate = earlier.record, earlier.measured, None
-          run, checked = write(
-            run, loaded, options, replace(place, sha256=earlier.output), gate=None, **about
-          )
+          run, checked = write(run, loaded, options, replace(place, sha256=earlier.output), gate=None, **how)
         else:
           assert racer
           gate = notes.gate = racer.gate_of(run, loaded, place.end, start)
