@@ -218,7 +218,7 @@ def optimize(
     if recorded is None and (measure or rated.target(target) is None):
       warn_of_gpus(emit or events.silent, used, measure)
     kept = None
-    if measure and page is None:
+    if measure and page is None and source is not None:
       from mirage_onnx.kept_runs import KeptRun
 
       more = {"external": external, "check": check, "model_check": model_check}
