@@ -2,9 +2,9 @@
 
     python3 bench/whole.py [--models NAME|FILE.onnx ...] [--targets h200 local] [--total 540] [--out DIR]
 
-With ``--make`` models are optimized only, for a later call with the same ``--work``. ``--again``: once more,
-twice, by a process that finds what the first has kept (``again``). ``--budget``: other than the default's; such
-rows are beside those without.
+With ``--make`` models are optimized only, for a later call with the same ``--work``. ``--again``: twice more,
+by a process that finds what the first has kept (``again``). ``--budget``: other than the default's; such rows
+are beside those without.
 
 NAMEs are those of ``--graphs`` (default ``.dev/whole/graphs.zip``, a copy of
 ``../shared/whole/graphs.zip``), all of them if none is named. On the H200 machine, with that zip and
