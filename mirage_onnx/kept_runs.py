@@ -4,7 +4,7 @@ All that a run finds is kept by itself, but to ask for it again takes the region
 seconds of 28 layers), their proofs and the model's text. So the run is kept too, where its exploration
 has ended of its own accord: by the model and its weights' files (names, sizes and times of change), what
 was asked, the machine, the versions and all of this program's source. What it has written stays where it
-is the same (every byte of the model and of its lock; of the data file its name, size and time of change);
+is the same (every byte of the model and of its lock; of the data file its inode, size and both times);
 else all is done as ever.
 """
 
@@ -116,4 +116,4 @@ def _given(loaded: LoadedModel) -> str:
 def _facts(data: Path) -> str:
   """As far as a file of gigabytes is looked at. Raises OSError."""
   found = data.stat()
-  return f"{data} {found.st_size} {found.st_mtime_ns}"
+  return f"{data} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
