@@ -21,6 +21,7 @@ from mirage_onnx import events
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.nvrtc_choice import chosen_version
 from mirage_onnx.pipeline import Options, Run
+from mirage_onnx.rewrite import kept_checks
 from mirage_onnx.rewrite.external import data_files
 from mirage_onnx.source_digest import PACKAGE, source_digest
 from mirage_onnx.superopt.cache_folders import cache_folder
@@ -31,7 +32,7 @@ from mirage_onnx.tune.lock import file_hash
 from mirage_onnx.tune.machine import packages, present_machine
 
 #: What the report adds.
-EARLIER = "; in an earlier run of the same, nothing has changed since"
+EARLIER = " (in an earlier run of the same: nothing has changed since)"
 #: Results of a run that another one may change: what could not be timed, or not to the end.
 OPEN = frozenset({"INTERRUPTED", "MODEL_UNSURE", "MODEL_UNTIMED", "MEASURE_FAILED", "REGION_FAILED"})
 _PACKAGES = ("numpy", "onnx", "scipy")
@@ -54,11 +55,11 @@ class KeptRun:
   def of_user(
     cls, loaded: LoadedModel, options: Options, output: Path | None, lock: Path | None, **asked: Any
   ) -> KeptRun | None:
-    """Of the cache folder; None where a run is not kept: in memory, with a journal, by prediction."""
+    """Of the cache folder; None where a run is not kept: in memory, by prediction, on from a journal."""
     folder = cache_folder("runs")
     if folder is None or output is None or loaded.path is None:
       return None
-    if not options.measure or options.lock is not None or options.journal is not None:
+    if not options.measure or options.lock is not None or (options.journal and options.journal.exists()):
       return None
     machine = present_machine()
     if machine is None:
@@ -82,7 +83,7 @@ class KeptRun:
       if written != self._written():
         return None
       model = onnx.load(self._output, load_external_data=False)
-      report["checked"] = str(report["checked"]).removesuffix(EARLIER) + EARLIER
+      report["checked"] = str(report["checked"]).removesuffix(kept_checks.EARLIER) + EARLIER
     except (OSError, *UNREADABLE):
       return None
     emit(events.StageStarted("write"))

@@ -121,7 +121,9 @@ def test_which_runs_are_kept(files, monkeypatch):
 
   of_user().keep(RUN, REPORT)
   assert known(of_user())
-  assert of_user(measure=False) is None and of_user(journal=files / "j") is None
+  assert of_user(measure=False) is None and known(of_user(journal=files / "journal"))
+  (files / "journal").write_text("of a run that was cut off")
+  assert of_user(journal=files / "journal") is None
   assert KeptRun.of_user(loaded, options, None, None) is None
   monkeypatch.setattr(kept_runs, "present_machine", lambda: None)
   assert of_user() is None
