@@ -266,7 +266,7 @@ def faked():
   import pytest
   from fake_gpu import FakeGpu
 
-  from mirage_onnx import asked_targets, racing
+  from mirage_onnx import asked_targets, kept_runs, racing
   from mirage_onnx.custom_op.race import Raced, Times
   from mirage_onnx.target import get_target
   from mirage_onnx.tune import kept_bench, kept_ends, kept_tuning
@@ -274,7 +274,7 @@ def faked():
   from mirage_onnx.tune.paired import speedup
 
   FakeGpu(pytest.MonkeyPatch())
-  for module in (kept_bench, kept_ends, kept_tuning):  # so that a repeat finds what was timed
+  for module in (kept_bench, kept_ends, kept_tuning, kept_runs):  # so that a repeat finds what was timed
     module.present_machine = lambda: Machine("a fake", "0", "0", "0")
   asked_targets.asked_target = lambda name: (get_target("h200"), True)
 

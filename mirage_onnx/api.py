@@ -217,6 +217,15 @@ def optimize(
     )  # fmt: skip
     if recorded is None and (measure or rated.target(target) is None):
       warn_of_gpus(emit or events.silent, used, measure)
+    kept = None
+    if measure and page is None and source is not None:
+      from mirage_onnx.kept_runs import KeptRun
+
+      more = {"external": external, "check": check, "model_check": model_check}
+      kept = KeptRun.of_user(loaded, options, target_path, lock_path, **more)
+    if kept and (known := kept.known(emit or events.silent)):
+      seconds = round(time.monotonic() - start, 3)
+      return Result(known[0], {**known[1], "input": str(source), "output": str(output), "seconds": seconds})
     if target_path is not None and check and recorded is None:
       emit = checks_ahead(loaded, checks, emit or events.silent)
     gated = target_path is not None and measure and model_check and recorded is None
@@ -292,6 +301,8 @@ def optimize(
     "measured": measured_report(gate),
     "dimensions": dimensions_report(run, options.shapes),
   }
+  if kept:
+    kept.keep(run, report)
   return Result(run.model, report)
 
 

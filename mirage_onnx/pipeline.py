@@ -121,6 +121,7 @@ class Run:
 
   ``node_us``: times of nodes in ONNX Runtime, ``times`` of the whole; ``points``: the declared sizes.
   ``others``: for further targets; ``rival``: what predictions choose, where kernels are measured.
+  ``ended``: timing has ended of its own, not by the clock.
   """
 
   model: onnx.ModelProto
@@ -133,6 +134,7 @@ class Run:
   points: tuple[Mapping[str, int], ...] = ({},)
   others: tuple[OtherTarget, ...] = ()
   rival: tuple[Chosen, ...] = ()
+  ended: bool = False
 
   def counts(self) -> Counter[str]:
     """Region key -> replaced instances."""
@@ -265,7 +267,8 @@ def _optimized(
   times = _times(program, replaced, node_us, options)
   if {(c.nodes, o.region.key) for c, o in rival} == {(c.nodes, o.region.key) for c, o in replaced}:
     rival = ()
-  return Run(model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=rival)
+  found = Run(model, program, matches, replaced, outcomes, node_us, times, declared.points, rival=rival)
+  return replace(found, ended=kept is not None and kept.is_kept)
 
 
 def _replayed(
@@ -361,12 +364,9 @@ def _node_us(program: Program, options: Options) -> dict[str, float]:
 
 
 def _refused(
-  outcomes: dict[str, Outcome],
-  node_us: Mapping[str, float],
-  program: Program,
-  declared: Declared,
+  outcomes: dict[str, Outcome], node_us: Mapping[str, float], program: Program, declared: Declared,
   options: Options,
-) -> dict[str, Outcome]:
+) -> dict[str, Outcome]:  # fmt: skip
   """``outcomes``, refused where no kernel could win, or none of the measurements tell.
 
   In the latter case only a prediction could choose them. With a margin below 0 it may, for then

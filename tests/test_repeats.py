@@ -4,6 +4,7 @@ Seconds are of a machine (bench/spans.py); what a repeat of BERT-base once did i
 process for the check and one for the race, compilers, texts of kernels that had lost, a solver for a choice.
 """
 
+import shutil
 from collections import Counter
 
 import onnx
@@ -12,12 +13,13 @@ from fake_gpu import FakeGpu
 from small_models import Net
 
 import mirage_onnx
-from mirage_onnx import asked_targets, worker_process
+from mirage_onnx import asked_targets, kept_runs, worker_process
 from mirage_onnx.choosing import partition
 from mirage_onnx.codegen import candidates
 from mirage_onnx.codegen import compile as compiler
 from mirage_onnx.custom_op import race
 from mirage_onnx.custom_op.race import Raced, Times
+from mirage_onnx.kept_runs import EARLIER
 from mirage_onnx.rewrite import kept_races
 from mirage_onnx.target import H200
 from mirage_onnx.tune import beside, kept_bench, kept_ends, kept_tuning
@@ -53,7 +55,7 @@ def counts(monkeypatch, tmp_path):
   gpu = FakeGpu(monkeypatch)
   monkeypatch.setattr(gpu, "busy", lambda seconds: found.update(gpu=1))
   machine = Machine("a fake", "0", "0", "0")
-  for module in (kept_bench, kept_ends, kept_tuning, kept_races):
+  for module in (kept_bench, kept_ends, kept_tuning, kept_races, kept_runs):
     monkeypatch.setattr(module, "present_machine", lambda: machine)
   monkeypatch.setattr(asked_targets, "asked_target", lambda name: (H200, True))
 
@@ -73,18 +75,33 @@ def counts(monkeypatch, tmp_path):
   return found
 
 
-def test_a_repeat_starts_and_asks_nothing(counts, tmp_path):
-  source, output = tmp_path / "in.onnx", tmp_path / "out.onnx"
+@pytest.fixture
+def written(counts, tmp_path):
+  """What a first run has written: source, output, lock, its report, and what it took."""
+  source, output, lock = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "out.lock"
   onnx.save(projections(Net()), source)
-  first = mirage_onnx.optimize(source, output, target="local", budget_s=BUDGET_S, workers=1).report
-  once, data = dict(counts), output.read_bytes()
+  report = run(source, output, lock)
+  assert [r for r in report["regions"] if r["status"] == "replaced"]
+  once = dict(counts)
+  counts.clear()
+  return source, output, lock, report, once
+
+
+def run(source, output, lock, **more):
+  options = {"target": "local", "budget_s": BUDGET_S, "workers": 1, "lock": lock, **more}
+  return mirage_onnx.optimize(source, output, **options).report
+
+
+def test_a_repeat_starts_and_asks_nothing(counts, written, tmp_path):
+  """Where the run itself is not known any more: all that it is made of is."""
+  source, output, lock, first, once = written
   assert all(once[what] > 0 for what in ("gpu", "races", "processes", "compilations", "texts", "choices"))
   assert once["combinations"] > 1
-  replaced = [r for r in first["regions"] if r["status"] == "replaced"]
-  counts.clear()
-  again = mirage_onnx.optimize(source, output, target="local", budget_s=BUDGET_S, workers=1).report
-  assert replaced and [r["ops"] for r in again["regions"] if r["status"] == "replaced"] == [
-    r["ops"] for r in replaced
+  data = output.read_bytes()
+  shutil.rmtree(tmp_path / "cache" / "runs")
+  again = run(source, output, lock)
+  assert [r["ops"] for r in again["regions"] if r["status"] == "replaced"] == [
+    r["ops"] for r in first["regions"] if r["status"] == "replaced"
   ]
   assert output.read_bytes() == data
   assert "earlier run" in again["checked"]
@@ -92,3 +109,19 @@ def test_a_repeat_starts_and_asks_nothing(counts, tmp_path):
   assert counts.pop("combinations", 0) <= 1 and counts["texts"] <= again["found"]["regions"] + 2
   assert counts.pop("texts") < 0.2 * once["texts"]
   assert not +counts, counts
+  # And where it is, nothing of that; whatever differs is another run.
+  data, locked = output.read_bytes(), lock.read_bytes()
+  same = run(source, output, lock)
+  assert not +counts and same["checked"].endswith(EARLIER)
+  assert {**same, "seconds": 0, "checked": 0} == {**again, "seconds": 0, "checked": 0}
+  assert (output.read_bytes(), lock.read_bytes()) == (data, locked)
+  for change in (
+    lambda: run(source, output, None),
+    lambda: run(source, output, lock, margin=0.3),
+    lambda: run(source, tmp_path / "other.onnx", lock),
+    lambda: (lock.write_text("{}"), run(source, output, lock)),
+    lambda: (output.write_bytes(source.read_bytes()), run(source, output, lock)),
+  ):
+    counts.clear()
+    change()
+    assert counts["texts"] > 0

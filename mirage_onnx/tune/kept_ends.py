@@ -37,7 +37,10 @@ class End:
 
 
 class KeptEnds:
-  """The end of the exploration of ``outcomes``, as they are before the search; ``budget_s``: of the run."""
+  """The end of the exploration of ``outcomes``, as they are before the search; ``budget_s``: of the run.
+
+  ``is_kept``: whether there is one, of this run or an earlier one.
+  """
 
   def __init__(self, store: KeptFolder, outcomes: Mapping[str, Outcome], budget_s: float) -> None:
     self._store, self._budget_s = store, budget_s
@@ -46,6 +49,7 @@ class KeptEnds:
     )
     self._key = store.key("end", json.dumps(regions))
     self.known = _end(store.get(self._key), budget_s)
+    self.is_kept = self.known is not None
 
   @classmethod
   def of_user(cls, outcomes: Mapping[str, Outcome], budget_s: float) -> "KeptEnds | None":
@@ -75,6 +79,7 @@ class KeptEnds:
     searched = sorted(key for key, r in results.items() if r.stop is not Stop.INTERRUPTED)
     value = {"searched": searched, "timed": list(timed), "why": why, "budget_s": self._budget_s}
     self._store.put(self._key, value)
+    self.is_kept = True
 
 
 def _end(value: Mapping[str, Any] | None, budget_s: float) -> End | None:
