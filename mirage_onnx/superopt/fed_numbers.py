@@ -85,9 +85,12 @@ def variants(
 
 
 def _lag(kernel: Kernel, extents: Mapping[str, int], p: KernelParams) -> int:
-  """The most steps between warpgroups that its ring has tiles for; 0: there are not two of them."""
+  """Steps between its warpgroups: the last is half a ring behind the first (bench/out_of_step.py says why).
+
+  0: there are not two of them, or too few steps.
+  """
   groups, steps = p.warps // WGMMA.warps, ceil(extents[kernel.loop or ""] / p.loop_tile)
-  return min((p.stages - 1) // (groups - 1), steps - 1) if groups > 1 else 0
+  return min(max(1, p.stages // 2 // (groups - 1)), steps - 1) if groups > 1 else 0
 
 
 def fed_points(
