@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 #: (module, name in it, what it is called): functions, and methods with a dot.
 WATCHED = (
-  ("api", "_targets", "target"),
+  ("api", "asked_targets", "target"),
   ("api", "load_model", "load"),
   ("api", "checks_ahead", "checks ahead"),
-  ("api", "_warn_of_gpus", "other gpus"),
+  ("api", "warn_of_gpus", "other gpus"),
   ("tune.rating", "Rating.with_rates", "rates"),
   ("tune.kept_tuning", "KeptTuning.outcome", "known before"),
   ("tune.kept_bench", "kept_times", "kept times"),
@@ -276,7 +276,7 @@ def faked():
   FakeGpu(pytest.MonkeyPatch())
   for module in (kept_bench, kept_ends, kept_tuning):  # so that a repeat finds what was timed
     module.present_machine = lambda: Machine("a fake", "0", "0", "0")
-  api._target = lambda name: (get_target("h200"), True)
+  api.asked_targets = lambda name: ((get_target("h200"),), True)
 
   def timer(race):
     ratio = 0.9 if any(a.bodies for a in race.arms) else 1.1  # what is left out was worth its place

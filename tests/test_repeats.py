@@ -55,7 +55,7 @@ def counts(monkeypatch, tmp_path):
   machine = Machine("a fake", "0", "0", "0")
   for module in (kept_bench, kept_ends, kept_tuning, kept_races):
     monkeypatch.setattr(module, "present_machine", lambda: machine)
-  monkeypatch.setattr(api, "_target", lambda name: (H200, True))
+  monkeypatch.setattr(api, "asked_targets", lambda name: ((H200,), True))
 
   def raced(question, ask=None):
     """Results are faster, and so is nothing that is left out."""
