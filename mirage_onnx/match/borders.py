@@ -11,10 +11,13 @@ MANY_PARTS = 4
 
 
 class Borders:
-  """The borders that regions of a program may have, each looked for once."""
+  """The borders that regions of a program may have, each looked for once.
 
-  def __init__(self, graph: Graph) -> None:
-    self.graph = graph
+  ``reductions``: as of ``cuts.Limits``.
+  """
+
+  def __init__(self, graph: Graph, *, reductions: bool = False) -> None:
+    self.graph, self._reductions = graph, reductions
     self._natural: dict[str, bool] = {}
 
   def is_natural(self, tensor: str) -> bool:
@@ -41,7 +44,22 @@ class Borders:
       return False
     if graph.contractions(node.name) or len(readers) > 1:
       return True
+    if self._is_turned_for_products(node, readers):
+      return True
     return any(graph.reduces(r) or self._casts_to_reduction(r) for r in readers)
+
+  def _is_turned_for_products(self, node: Node, readers: tuple[str, ...]) -> bool:
+    """Whether what reduces, and may be a region itself, is only moved in front of products of activations.
+
+    Keys behind a norm: in one region with the products each block of queries computes the norm again, and
+    both and a softmax are more than a region holds; behind the move ONNX Runtime would write them twice.
+    """
+    graph = self.graph
+    if not self._reductions or len(readers) != 1 or not graph.reduces(node.name):
+      return False
+    chain = self._chain(readers[0], down=True)
+    ends = graph.consumers.get(graph.node[chain[-1]].outputs[0], ()) if chain else ()
+    return any(graph.contractions(r) and not graph.contracts_weight(r) for r in ends)
 
   def is_put_together(self, tensor: str) -> bool:
     """Whether the model yields the tensor, and it is parts beside each other: a cache.

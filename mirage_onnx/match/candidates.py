@@ -60,7 +60,7 @@ def find_candidates(
   """
   bounds = limits or Limits()
   graph = Graph(program, runtime=bounds.runtime)
-  borders = Borders(graph)
+  borders = Borders(graph, reductions=bounds.reductions)
   cuts, maker = find_cuts(borders, bounds, until), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}
   failures: dict[str, Rejection] = {}

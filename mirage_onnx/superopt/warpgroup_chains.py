@@ -2,6 +2,8 @@
 
 Rows of a block are those of all its products: 64 to a warpgroup, so a row is held by one warp, and what is
 reduced over columns stays in it. Where rows make too few blocks, several share the columns of their loop.
+Columns of the last product that the grid has are one block's, or as many as its registers can sum: blocks
+that differ in them compute what is in front of it each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +21,8 @@ _OWN = tuple(product((64, 128, 192), (64, 128), (2, 3)))
 _FED = ((128, 64, 3), (128, 128, 2), (128, 128, 3), (128, 128, 4), (192, 64, 4), (192, 128, 2))
 #: Besides, where blocks share a loop, for there are few rows.
 _FED_FEW = ((64, 64, 3), (64, 128, 2))
+#: Columns of a block, where the grid has them: a lane holds half as many sums as there are.
+_COLUMNS = (256, 128, 64)
 #: Blocks of a cluster that share a loop.
 _RANKS = (2, 4, 8)
 #: What fed ones take of what is predicted, beside those whose warps all copy. Of 11 cases on an H200
@@ -70,12 +74,28 @@ def _points(
   kernel: Kernel, extents: Mapping[str, int], target: Target, rows: str,
   numbers: Iterable[tuple[int, int, int]], ranks: tuple[int, ...], teams: int,
 ) -> Iterator[KernelParams]:  # fmt: skip
-  for own, loop_tile, stages in numbers:
+  for (own, loop_tile, stages), wide in product(numbers, _wide(kernel, extents, rows)):
     if own <= extents[rows] and loop_tile < 2 * extents[kernel.loop or ""]:
-      blocks = prod(-(-extents[a] // (own if a == rows else 1)) for a in kernel.grid if a != kernel.loop)
+      tiles = {**wide, rows: own}
+      blocks = prod(-(-extents[a] // tiles.get(a, 1)) for a in kernel.grid if a != kernel.loop)
       for length, n in _shares(kernel, extents, target.multiprocessors // blocks, loop_tile, ranks):
-        tile = tuple(own if a == rows else length if a == kernel.loop else 1 for a in kernel.grid)
+        tile = tuple(length if a == kernel.loop else tiles.get(a, 1) for a in kernel.grid)
         yield KernelParams(tile, n, loop_tile, own // 16, stages, WGMMA.name, teams=teams)
+
+
+def _wide(kernel: Kernel, extents: Mapping[str, int], rows: str) -> Iterator[dict[str, int]]:
+  """Elements of a block along the columns that the grid has, of which one operand of a product is made."""
+  found = set[str]()
+  for op in kernel.ops:
+    if op.op == "matmul":
+      first, second = (set(kernel.ops[a].axes) for a in op.args)
+      found |= (first ^ second) & set(op.axes) & set(kernel.grid) - {rows, kernel.loop}
+  found = {a for a in found if extents[a] > 1}
+  if not found:
+    yield {}
+  elif len(found) == 1:
+    (axis,) = found
+    yield from ({axis: n} for n in _COLUMNS if extents[axis] % n == 0)
 
 
 def _shares(

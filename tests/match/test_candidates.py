@@ -192,6 +192,27 @@ def test_one_operator_that_reduces_where_kernels_are_timed(net):
   assert alone(replace(Limits(), reductions=True)) == ["LayerNormalization"]
 
 
+def test_a_norm_in_front_of_turned_keys_is_a_border_where_kernels_are_timed(net):
+  """Attention with the norm is more than a region holds, so the rest was left with the copy."""
+  q, k, v = net.input(4, 8, 64), net.input(4, 96, 64), net.input(4, 96, 64)
+  k = net.LayerNormalization(k, net.constant(np.ones(64)))
+  s = net.MatMul(q, net.Transpose(k, perm=[0, 2, 1]))
+  program = import_model(load_model(net.model(net.MatMul(net.Softmax(s, axis=-1), v))))
+
+  def regions(limits):
+    found = find_candidates(program, limits).candidates
+    return {"".join(sorted(n[0] for n in c.nodes)) for c in found}  # L is LayerNormalization
+
+  assert {"L", "MMST", "LMT"} <= regions(replace(TILED, reductions=True))
+  assert {"L", "MMST"}.isdisjoint(regions(TILED)) and {"MMS", "LMT"} <= regions(TILED)
+  # A product with a weight is another thing.
+  net = Net()
+  normed = net.LayerNormalization(net.input(64, 96), net.constant(np.ones(96)))
+  y = net.MatMul(net.Transpose(normed, perm=[1, 0]), net.weight(64, 32))
+  program = import_model(load_model(net.model(y)))
+  assert "L" not in regions(replace(TILED, reductions=True))
+
+
 def test_a_copy_is_too_small(net):
   y = net.Transpose(net.cast(net.input(8, 64), np.float32), perm=[1, 0])
   assert set(codes(net.model(y)).values()) == {"TOO_SMALL"}

@@ -1,6 +1,7 @@
 """Numbers of kernels whose copies a warp of its own makes: all are taken; who has none."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
+from mirage_onnx.superopt import fed_numbers
 from mirage_onnx.superopt.fed_numbers import fed_points, product_points
 from mirage_onnx.target import H100, TARGETS
 from tests.codegen.tiled.test_feed_text import BATCHED
@@ -86,17 +88,38 @@ def test_what_is_timed():
   assert not any(p.teams for p in own(6, counted=True))
 
 
-def test_variants_are_for_whoever_times_many():
-  """Never among the first: they ran on no GPU. The code generator takes each, the compiler spills none."""
+EVERY = ("lag", "late", "ranks")
+
+
+def varied(params):
+  return params.late or params.lag or (params.teams and params.cluster > 1)
+
+
+def test_no_search_asks_for_what_never_ran_on_a_gpu(monkeypatch):
+  """Nor any run that times: a race that shows once in a hundred thousand launches would pass its checks."""
+  graph = parse_ugraph(LINEAR)
+  tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
+  asked = []
+  for sizes in ({"a2": 4096}, {"a2": 128, "a1": 768, "a0": 3072}):
+    for keep in (1, 4, 8, 12, 64):
+      asked += [p for _, p in product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep)]
+  assert any(p.teams for p in asked) and not any(map(varied, asked))
+  assert fed_numbers.VARIANTS == () and fed_numbers.RANKS == (1,)
+  sources = Path(fed_numbers.__file__).parents[1].rglob("*.py")
+  givers = {s.stem for s in sources if "kinds=" in s.read_text() and "product_points" in s.read_text()}
+  assert not givers
+
+
+def test_variants_are_for_whoever_asks_for_many():
+  """Never among the first. The code generator takes each, the compiler spills none."""
   graph = parse_ugraph(LINEAR)
   tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
 
   def own(keep, **sizes):
-    found = product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep)
+    found = product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep, kinds=EVERY)
     assert len({p for _, p in found}) == len(found) <= keep
     return found
 
-  varied = lambda p: p.late or p.lag or (p.teams and p.cluster > 1)  # noqa: E731
   assert not any(varied(p) for keep in (1, 4, 7) for _, p in own(keep, a2=4096))
   many = own(12, a2=4096)
   assert [(p.late, bool(p.lag)) for _, p in many if varied(p)] == [(0, True), (1, False), (1, True)]
@@ -116,7 +139,7 @@ def test_batches_of_products():
   graph = parse_ugraph(BATCHED)
   tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
   sizes = {"a0": 128, "a1": 576, "a2": 4096, "a3": 8}
-  found = product_points(kernel, tensors, sizes, H100, 12)
+  found = product_points(kernel, tensors, sizes, H100, 12, kinds=EVERY)
   assert {bool(p.teams) for _, p in found} == {True, False} and {p.tile[2] for _, p in found} == {1}
   for _, params in found:
     extents = ugraph_extents(graph, (params,), sizes)
