@@ -19,6 +19,7 @@ if __name__ == "__main__":
 import model_case
 import numpy as np
 from fuzz_answers import serve
+from one_search import search_structure
 from small_models import Net, region_of, search_region
 
 from mirage_onnx import deadline
@@ -32,7 +33,7 @@ from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.journal_lines import entry_line, header_line
 from mirage_onnx.superopt.kept_results import KeptResults
 from mirage_onnx.superopt.result import SearchBound
-from mirage_onnx.superopt.search_structure import SearchScope, search_structure
+from mirage_onnx.superopt.search_structure import SearchScope
 from mirage_onnx.superopt.structures import StructureStore, family
 from mirage_onnx.target import H200
 from mirage_onnx.verify.equivalence import verify
