@@ -23,10 +23,10 @@ from one_search import search_structure
 from small_models import Net, region_of, search_region
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.codegen.cubin import Cubin
-from mirage_onnx.codegen.kept_cubins import KeptCubins
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.compile import compile_cubin
+from mirage_onnx.compiler.cubin import Cubin
+from mirage_onnx.compiler.kept_cubins import KeptCubins
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
