@@ -30,11 +30,11 @@ from naive_choices import NAIVE, barriers, held, moves
 from protocol import facts, print_table, statistics, streaming_limit, write_text
 from run import size_of
 
-from mirage_onnx.codegen import compile as compiler
-from mirage_onnx.codegen import compile_many
-from mirage_onnx.codegen.candidates import Compiled, emit_candidate
-from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler import compile as compiler
+from mirage_onnx.compiler import compile_many
+from mirage_onnx.compiler.candidates import Compiled, emit_candidate
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.lower import choice

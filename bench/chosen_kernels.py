@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from protocol import statistics
 
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.region import Region

@@ -30,8 +30,8 @@ from ncu_csv import command, kernels
 from protocol import READ, facts, output_of, write_text
 from run import selected, size_of
 
-from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler.compile import compile_cubin
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.ir.region import Region
 from mirage_onnx.tune.device import Gpu, present_target
 from mirage_onnx.tune.measure import Inputs, gpu_of, prepare

@@ -25,8 +25,8 @@ from protocol import facts, streaming_limit, write_text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from mirage_onnx.codegen import compile_cubin
-from mirage_onnx.codegen.candidates import Compiled, emit_candidate
+from mirage_onnx.compiler import compile_cubin
+from mirage_onnx.compiler.candidates import Compiled, emit_candidate
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.ugraph import Candidate

@@ -36,8 +36,8 @@ from random_kernel_run import TOGETHER, compiled, emitted, emulate, for_target
 from random_kernels import random_kernel
 from search_programs import PROGRAMS
 
-from mirage_onnx.codegen.candidates import compile_candidates
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.candidates import compile_candidates
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.source_digest import EMULATION_SOURCES, SEARCH_SOURCES, source_digest
 from mirage_onnx.superopt.result import SearchBound

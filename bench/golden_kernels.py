@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from golden_graphs import NAMES, golden_graph
 from search_programs import PROGRAMS
 
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Candidate, part_axis
 from mirage_onnx.lower.layouts import Family, lay_out

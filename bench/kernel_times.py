@@ -31,7 +31,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from replay_record import FOLDER, read_group
 
-from mirage_onnx.codegen import compile_cubin, emit_kernel
+from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.compiler import compile_cubin
 from mirage_onnx.cost.counts import BlockCounts, counts_of
 from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.cost.model import features, kernel_cost

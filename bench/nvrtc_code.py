@@ -45,7 +45,7 @@ def compiled(target):
   from golden_graphs import golden_graph
   from search_programs import PROGRAMS
 
-  from mirage_onnx.codegen.candidates import compile_candidates
+  from mirage_onnx.compiler.candidates import compile_candidates
   from mirage_onnx.ir.ugraph import Candidate
 
   found = []

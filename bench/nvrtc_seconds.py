@@ -23,8 +23,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from protocol import output_of, print_table, write_text
 from replay_record import made, read_record
 
-from mirage_onnx.codegen import compile as compiling
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler import compile as compiling
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.target import get_target
 
 GOAL = 1.5

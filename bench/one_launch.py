@@ -17,8 +17,8 @@ from os import sched_getaffinity
 import numpy as np
 from protocol import facts
 
-from mirage_onnx.codegen.candidates import emit_candidate
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.candidates import emit_candidate
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Candidate, parse_ugraph
 from mirage_onnx.superopt.fed_numbers import fed_points

@@ -28,8 +28,9 @@ from protocol import facts, print_table, write_text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from mirage_onnx.codegen import compile_cubin, emit_kernel
-from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.compiler import compile_cubin
+from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import KernelParams

@@ -27,8 +27,9 @@ from protocol import PROTOCOL, facts
 from rankings import CHAINS, PRODUCTS, graph_of
 from replay_record import FOLDER, read_group
 
-from mirage_onnx.codegen import compile_cubin, emit_kernel
-from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.compiler import compile_cubin
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Candidate, KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.choice import lowered

@@ -63,8 +63,8 @@ def programs(_):
 
 def graphs(_):
   sys.path.append(str(ROOT))
-  from tests.codegen.conftest import Graphs
   from tests.codegen.test_runtime_sizes import CASES
+  from tests.support.block_graphs import Graphs
 
   for i, (name, axes, extents, params) in enumerate(CASES):
     every = {**extents, **dict.fromkeys(axes.split(), 8)}

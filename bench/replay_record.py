@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirage_onnx.codegen.compile import DEVICE_HEADERS
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.compiler.compile import DEVICE_HEADERS
 from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, UGraph, parse_ugraph, ugraph_extents

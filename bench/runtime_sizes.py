@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.compile import compile_many
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler.compile import compile_many
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.ir import KernelParams, parse_ugraph, print_ugraph, ugraph_extents
 from mirage_onnx.superopt.renumber import KnownGraph, renumber
 from mirage_onnx.superopt.result import SearchBound

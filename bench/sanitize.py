@@ -34,9 +34,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from protocol import facts, output_of, print_table, write_text
 
-from mirage_onnx.codegen.candidates import emit_candidate
-from mirage_onnx.codegen.compile import compile_many
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler.candidates import emit_candidate
+from mirage_onnx.compiler.compile import compile_many
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.ir import Candidate, ugraph_extents
 from mirage_onnx.target import H100

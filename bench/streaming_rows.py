@@ -28,7 +28,7 @@ from cases import ROWS
 from feature_sets import GOAL, SEARCH_S, best_of, measured, with_features
 from protocol import facts, print_table, write_text
 
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import Candidate, KernelParams, parse_ugraph, print_ugraph

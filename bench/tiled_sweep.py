@@ -31,7 +31,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from golden_graphs import NAMES, golden_graph
 from search_programs import PROGRAMS
 
-from mirage_onnx.codegen import compile_cubin, emit_kernel
+from mirage_onnx.codegen import emit_kernel
+from mirage_onnx.compiler import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams, UGraph, ugraph_extents
 from mirage_onnx.lower.layouts import Family, lay_out

@@ -36,7 +36,7 @@ from protocol import facts, print_table, statistics
 from search_programs import PROGRAMS
 from small_models import prover
 
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.graphs.triton_text import triton_text
 from mirage_onnx.ir import Candidate, Program

@@ -19,8 +19,8 @@ from os import sched_getaffinity
 import numpy as np
 from protocol import facts
 
-from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.superopt.fed_numbers import fed_points

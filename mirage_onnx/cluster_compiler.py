@@ -20,7 +20,7 @@ from mirage_onnx.search_workers import AGAIN, connected
 from mirage_onnx.target import Target
 
 if TYPE_CHECKING:  # a model with nothing to gain imports no code generator
-  from mirage_onnx.codegen.cubin import Cubin
+  from mirage_onnx.compiler.cubin import Cubin
 
 #: So many kernels are compiled here at once: who sends them elsewhere waits for the network as well.
 FEW = 2
@@ -32,7 +32,7 @@ def compiling_on(workers: int | str | None) -> Iterator[None]:
   if not isinstance(workers, str):
     yield
     return
-  from mirage_onnx.codegen.compile import compiled_elsewhere
+  from mirage_onnx.compiler.compile import compiled_elsewhere
 
   with compiled_elsewhere(ClusterCompiler(workers)):
     yield
@@ -50,7 +50,7 @@ class ClusterCompiler:
     """Of (text, name) what the compiler makes; None: to be compiled here."""
     if len(jobs) <= FEW:
       return [None] * len(jobs)
-    from mirage_onnx.codegen.compile import compiler_text
+    from mirage_onnx.compiler.compile import compiler_text
 
     with self._joining:
       if self._ray is None:
@@ -75,7 +75,7 @@ class ClusterCompiler:
 
 def _there(data: bytes) -> bytes:
   """On a node: the result, or None with another compiler than was asked."""
-  from mirage_onnx.codegen.compile import compiler_text, of_one
+  from mirage_onnx.compiler.compile import compiler_text, of_one
 
   text, name, target, compiler = pickle.loads(data)
   return pickle.dumps(of_one(text, name, target) if compiler_text() == compiler else None)

@@ -40,7 +40,7 @@ from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
 from mirage_onnx.superopt.result import SearchBound, SearchReport, SearchResult, Stop, Verify
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.search_setting import setting_text
-from mirage_onnx.superopt.search_structure import SearchScope, search_structure
+from mirage_onnx.superopt.search_structure import SearchScope
 from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
 from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.structures import StructureStore
@@ -104,20 +104,13 @@ def search_region(
   bound: SearchBound,
   seconds: float,
   hooks: Hooks | None = None,
-  structures: StructureStore | None = None,
 ) -> SearchResult:
-  """Search one region; a candidate counts if it is proven equal and safe in floating point.
-
-  With ``structures`` a region of a known family is only given numbers.
-  """
+  """Search one region; a candidate counts if it is proven equal and safe in floating point."""
   verify = prover(region, sample_weights(loaded, region), derived=True)
   scope = SearchScope.of(target, bound, region)
-  if structures is None:
-    return search(
-      region, target, verify, bound=scope.bound, space=scope.space, budget_s=seconds,
-      hooks=hooks,
-    )  # fmt: skip
-  return search_structure(region, scope, verify, structures, budget_s=seconds, hooks=hooks)
+  return search(
+    region, target, verify, bound=scope.bound, space=scope.space, budget_s=seconds, hooks=hooks,
+  )  # fmt: skip
 
 
 def _verifier(weights: ModelWeights, job: Job) -> Verify:

@@ -31,7 +31,7 @@ EMULATION_SOURCES = ("emulator", "codegen/device", "verify", "ir", "tune/emulate
 #: What a kernel text includes.
 HEADER_SOURCES = ("codegen/device",)
 #: Which machine code is refused.
-MACHINE_SOURCES = ("codegen/machine", "codegen/image_facts.py")
+MACHINE_SOURCES = ("compiler/machine", "compiler/image_facts.py")
 
 
 @cache

@@ -26,7 +26,7 @@ for path in (*sorted(Path(sys.argv[1]).parent.glob("libnvrtc-builtins.so.*[0-9]"
 sys.path[:0] = ["bench", "tests/support"]
 from replay_record import made, read_group
 from cuda.bindings import nvrtc
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import get_target
 kernels, failed, registers = 0, [], 0

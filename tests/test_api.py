@@ -21,7 +21,7 @@ from small_models import Net, feeds, run_model
 import mirage_onnx
 from mirage_onnx import api, asked_targets, cli
 from mirage_onnx.asked_targets import asked_target
-from mirage_onnx.codegen import candidates
+from mirage_onnx.compiler import candidates
 from mirage_onnx.custom_op.choose_path import NO_COMPILER
 from mirage_onnx.custom_op.comparison import NO_KERNEL
 from mirage_onnx.emulator import driver, toolchain

@@ -9,7 +9,7 @@ from ray_nodes import cluster  # noqa: F401  (a fixture)
 
 from mirage_onnx import cluster_compiler, deadline
 from mirage_onnx.cluster_compiler import ClusterCompiler, compiling_on
-from mirage_onnx.codegen import compile as compiler
+from mirage_onnx.compiler import compile as compiler
 from mirage_onnx.errors import Rejection
 from mirage_onnx.target import H200
 
@@ -87,7 +87,7 @@ def test_a_node_with_another_compiler_is_not_believed(nodes, monkeypatch):
   assert all(ClusterCompiler("auto")(jobs, H200))
   asked = [pickle.loads(data) for _, data in ray.tasks]
   assert [a[:2] for a in asked] == jobs
-  monkeypatch.setattr("mirage_onnx.codegen.compile.compiler_text", lambda: "another one")
+  monkeypatch.setattr("mirage_onnx.compiler.compile.compiler_text", lambda: "another one")
   assert pickle.loads(cluster_compiler._there(ray.tasks[0][1])) is None
 
 

@@ -52,7 +52,7 @@ def test_one_that_lacks_an_option_is_passed_over(monkeypatch):
 CHILD = """
 from mirage_onnx import nvrtc_choice
 nvrtc_choice.driver_serves = lambda: 12080
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.target import get_target
 made = compile_cubin('extern "C" __global__ void nop() {}', get_target("h200"), name="nop")
 print(len(made.image) > 0, nvrtc_choice.chosen_version())

@@ -13,7 +13,7 @@ from small_models import run_model
 from unlike_layers import GOLDEN, SAFE, instances, layers
 
 import mirage_onnx
-from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate, KernelParams

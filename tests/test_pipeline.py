@@ -9,7 +9,7 @@ from small_models import Net, feeds, norm_to_three, refuse_once, run_model
 
 import mirage_onnx
 from mirage_onnx import events, pipeline
-from mirage_onnx.codegen import candidates as candidates_module
+from mirage_onnx.compiler import candidates as candidates_module
 from mirage_onnx.errors import REJECTIONS, Rejection
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.text import parse_ugraph

@@ -53,7 +53,7 @@ def test_a_fault_that_is_let_through_is_told(bench):
 
 @pytest.mark.slow
 def test_what_changes_nothing_is_no_fault(bench):
-  place = "mirage_onnx.codegen.candidates:emit_kernel"
+  place = "mirage_onnx.compiler.candidates:emit_kernel"
   (outcome,) = forked(bench, iter([Fault("text", SUBJECT, "the same", partial(watching, place))]))
   assert outcome.result == "nothing"
 

@@ -15,8 +15,8 @@ from small_models import Net
 import mirage_onnx
 from mirage_onnx import asked_targets, kept_runs, worker_process
 from mirage_onnx.choosing import partition
-from mirage_onnx.codegen import candidates
-from mirage_onnx.codegen import compile as compiler
+from mirage_onnx.compiler import candidates
+from mirage_onnx.compiler import compile as compiler
 from mirage_onnx.custom_op import race
 from mirage_onnx.custom_op.race import Raced, Times
 from mirage_onnx.kept_runs import EARLIER

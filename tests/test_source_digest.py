@@ -64,7 +64,7 @@ def test_all_that_decides_is_listed(name):
     (sources.EMULATION_SOURCES, "emulator/host/sm100/new.h"),
     (sources.EMULATION_SOURCES, "codegen/device/sm100/new.cuh"),
     (sources.HEADER_SOURCES, "codegen/device/sm100/new.cuh"),
-    (sources.MACHINE_SOURCES, "codegen/machine/new.py"),
+    (sources.MACHINE_SOURCES, "compiler/machine/new.py"),
   ],
 )
 def test_a_file_in_a_subfolder_changes_the_key(tree, parts, new):

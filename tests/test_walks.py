@@ -39,7 +39,7 @@ BUILT = {
     threads.params,
     tuple(sorted(threads.extents.items())),
   ),
-  "mirage_onnx.codegen.compile:of_one": lambda text, name, target: (text, name),
+  "mirage_onnx.compiler.compile:of_one": lambda text, name, target: (text, name),
 }
 
 

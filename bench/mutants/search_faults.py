@@ -15,7 +15,7 @@ _TABLES = ("mirage_onnx.superopt.axioms:AXIOMS", "mirage_onnx.superopt.search:AX
            "mirage_onnx.superopt.saturated:saturate", "mirage_onnx.searching:AXIOMS")  # fmt: skip
 SEARCH = "mirage_onnx.judging:search_all"
 SATURATE = "mirage_onnx.superopt.saturated:saturate"
-COMPILE = "mirage_onnx.codegen.candidates:compile_many"
+COMPILE = "mirage_onnx.compiler.candidates:compile_many"
 STORED = "mirage_onnx.rewrite.constants:Constants.permuted"
 
 

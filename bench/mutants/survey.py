@@ -11,7 +11,7 @@ from mutants.harness import optimize
 from mutants.hooks import patched, production, watching
 
 PLANS = ("mirage_onnx.rewrite.apply:plan_candidate",)
-TEXTS = ("mirage_onnx.codegen.candidates:emit_kernel",)
+TEXTS = ("mirage_onnx.compiler.candidates:emit_kernel",)
 BODIES = ("mirage_onnx.rewrite.model:build_body",)
 APPLY = "mirage_onnx.rewrite.apply:apply"
 

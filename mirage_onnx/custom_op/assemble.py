@@ -6,7 +6,7 @@ Regions of one key share kernels; a plan is shared by the instances whose functi
 
 from collections.abc import Sequence
 
-from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.launch_plan import Planned
 from mirage_onnx.custom_op.plan import InputSpec

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mirage_onnx.codegen.candidates import emit_candidate
-from mirage_onnx.codegen.compile import compile_many
-from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.candidates import emit_candidate
+from mirage_onnx.compiler.compile import compile_many
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.graphs.arrays import Library
 from mirage_onnx.ir import Candidate, Region, ugraph_extents

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.inspection.growth import Border, borders

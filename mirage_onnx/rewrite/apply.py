@@ -13,7 +13,7 @@ from functools import partial
 
 import onnx
 
-from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.custom_op.assemble import BundleBuilder
 from mirage_onnx.custom_op.bundle import write_bundle
 from mirage_onnx.custom_op.launch_plan import Places, Planned, plan_candidate

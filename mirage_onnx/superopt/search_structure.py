@@ -3,7 +3,8 @@
     search_proven    the search at the region's own extents, with every µGraph that was proven
     probe            the same at probe shapes, so that other sizes find their best among the union
     from_known       a region of a known family: numbers, and what the verifier says of its best
-    search_structure all three, with a store
+
+All three with a store of what is known: ``shared_searches.py``.
 
 Regions of one family differ in sizes. Probe shapes change the axes that no weight has (batch,
 tokens, cached tokens), one at a time, to 1, 16, 256 and 4096 elements, because the best programs
@@ -23,11 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mirage_onnx import deadline
-from mirage_onnx.errors import MirageError, Rejection, RejectionError
+from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import KernelParams, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.hooks import Hooks
-from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.renumber import KnownGraph, renumber
 from mirage_onnx.superopt.result import (
   ProofLike,
@@ -47,9 +47,7 @@ from mirage_onnx.superopt.space import EMITTED, Space, space_of
 from mirage_onnx.superopt.structures import (
   NEAR,
   FamilyEntry,
-  StructureStore,
   dominant,
-  family,
   fixed_axes,
   part_axes,
   weight_axes,
@@ -75,41 +73,6 @@ class SearchScope:
     """What the pipeline searches for ``region``."""
     space = space_of(region)
     return cls(target, widened(bound, space), space)
-
-
-def search_structure(
-  region: Region,
-  scope: SearchScope,
-  verify: Verify,
-  store: StructureStore,
-  *,
-  probes: Sequence[int] = PROBES,
-  budget_s: float = 60.0,
-  hooks: Hooks | None = None,
-) -> SearchResult:
-  """Candidates from what ``store`` knows of the family; else from a search, which it learns.
-
-  Only a search that has come to its end is kept; what it found serves other extents if those at
-  all probes have too. The setting of ``store`` must be that of ``scope``.
-  """
-  start, ends = time.monotonic(), hooks or Hooks()
-  entry = store.get(family(region))
-  if entry is not None and entry.serves(region):
-    try:
-      known = from_known(region, scope, verify, entry, budget_s=budget_s, hooks=ends)
-    except (MirageError, RejectionError, *UNREADABLE):  # a cache is no document: it is found again
-      store.forget(family(region))
-      entry = None
-    else:
-      if known.candidates or known.report.stop not in FINISHED:
-        return known
-  result, graphs = search_proven(region, scope, verify, budget_s=budget_s, hooks=ends)
-  if result.report.stop in FINISHED:
-    left = budget_s - (time.monotonic() - start)
-    learned = probe(region, scope, verify, graphs, entry, probes, budget_s=left, hooks=ends)
-    if learned is not None:
-      store.put(family(region), learned)
-  return result
 
 
 def search_proven(

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
-from mirage_onnx.codegen.compile_processes import apart
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
+from mirage_onnx.compiler.compile_processes import apart
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection

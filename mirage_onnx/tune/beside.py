@@ -12,8 +12,8 @@ from functools import partial
 
 from mirage_onnx import deadline
 from mirage_onnx.choosing.siblings import join, siblings
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
 from mirage_onnx.codegen.tiled.alike import alike
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection, RejectionError

@@ -128,7 +128,7 @@ def _slope_us(
   blocks: int = _BLOCKS,
 ) -> float:
   """Microseconds of one more turn."""
-  from mirage_onnx.codegen.compile import compile_cubin  # here: reading rates needs no code generator
+  from mirage_onnx.compiler.compile import compile_cubin  # here: reading rates needs no code generator
 
   kernel = gpu.load(compile_cubin(text, gpu.target, name=name), name)
   grid = (gpu.target.multiprocessors * blocks, 1, 1)

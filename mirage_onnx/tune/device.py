@@ -22,8 +22,8 @@ from mirage_onnx.targets import TOO_OLD, Architecture, architecture_of, of_size
 from mirage_onnx.tune.tensor_maps import encoded
 
 if TYPE_CHECKING:
-  from mirage_onnx.codegen.cubin import Cubin
   from mirage_onnx.codegen.source import KernelSource
+  from mirage_onnx.compiler.cubin import Cubin
 
 #: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only. So many
 #: times a smaller L2 (6 MB of an A10, whose memory takes four times as long to read as much).
@@ -214,7 +214,7 @@ class Gpu:
   """Device 0 with one stream."""
 
   def __init__(self, target: Target) -> None:
-    from mirage_onnx.codegen.compile import compile_cubin  # a second, and most runs have no GPU
+    from mirage_onnx.compiler.compile import compile_cubin  # a second, and most runs have no GPU
 
     d = self.d = _driver()
     self.target = target

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.emulator.toolchain import cache_folder, has_host_compiler, sealed, unsealed
 from mirage_onnx.errors import MirageError, Rejection, RejectionError

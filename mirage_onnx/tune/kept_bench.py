@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, print_ugraph

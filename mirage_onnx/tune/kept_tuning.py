@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Candidate, KernelParams, Region, print_ugraph

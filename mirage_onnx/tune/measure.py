@@ -20,7 +20,7 @@ from typing import Self
 
 import numpy as np
 
-from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel

@@ -12,7 +12,7 @@ from mirage_onnx.ir.region import Region
 from mirage_onnx.match.candidates import RegionCandidate
 
 if TYPE_CHECKING:  # a model in which nothing is searched needs none of them
-  from mirage_onnx.codegen.candidates import Compiled
+  from mirage_onnx.compiler.candidates import Compiled
   from mirage_onnx.superopt.result import SearchResult
   from mirage_onnx.tune.at_sizes import PointTime
   from mirage_onnx.tune.race import Measured

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.tune.paired import ALPHA, PairedVerdict, Speedup, decide, speedup
 

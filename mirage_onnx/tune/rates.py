@@ -136,7 +136,7 @@ def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 def _loaded(gpu: Gpu, text: str, name: str) -> Any:
   """A kernel of CUDA text, as ``Gpu.load`` gives it."""
-  from mirage_onnx.codegen.compile import compile_cubin  # here: reading rates needs no code generator
+  from mirage_onnx.compiler.compile import compile_cubin  # here: reading rates needs no code generator
 
   return gpu.load(compile_cubin(text, gpu.target, name=name), name)
 

@@ -14,7 +14,7 @@ from math import fsum, inf
 from mirage_onnx import deadline, events
 from mirage_onnx.choosing.disappearing import shares
 from mirage_onnx.choosing.partition import choose
-from mirage_onnx.codegen.compile_processes import compiling_in
+from mirage_onnx.compiler.compile_processes import compiling_in
 from mirage_onnx.cores import available_cores
 from mirage_onnx.cost.region_work import region_work
 from mirage_onnx.deadline import NEVER, Ends

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mirage_onnx import events
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.failures import guarded
 from mirage_onnx.ir import Candidate as IrCandidate

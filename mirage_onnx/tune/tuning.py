@@ -5,8 +5,8 @@ from dataclasses import replace
 from math import prod
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
-from mirage_onnx.codegen.compile_processes import apart
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
+from mirage_onnx.compiler.compile_processes import apart
 from mirage_onnx.cores import available_cores
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection

@@ -12,7 +12,7 @@ from kernel_records import ablation_table
 from naive_choices import NAIVE, barriers
 from tiled_kernels import ATTENTION, CENTRED, NORM_LINEAR, TWO_PRODUCTS, case, errors, product, tiled_source
 
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.target import H200
 

@@ -13,7 +13,7 @@ from kernel_records import counters_table
 from ncu_csv import STALL, kernels
 from small_cases import SMALL
 
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.target import H200
 
 #: As ncu 2025 writes a raw page with base units: its own lines first, then names, units, kernels.

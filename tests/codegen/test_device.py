@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import H200
 from tests.support.primitives import CASES, GROUPS

@@ -7,8 +7,8 @@ import pytest
 from golden_texts import texts_of
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.compile import DEVICE_HEADERS
 from mirage_onnx.codegen.emit import text_of
+from mirage_onnx.compiler.compile import DEVICE_HEADERS
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.lower.choice import special_kind

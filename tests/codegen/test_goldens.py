@@ -4,7 +4,7 @@ import pytest
 from golden_graphs import NAMES, golden_graph
 from golden_runs import complaint, drawn, has_registers
 
-from mirage_onnx.codegen import compile_cubin
+from mirage_onnx.compiler import compile_cubin
 from mirage_onnx.target import H200
 from mirage_onnx.targets import ARCHITECTURES, get_target
 

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.emulator import run_kernel
 from mirage_onnx.ir import DType
 from mirage_onnx.ir.dtype import packed

@@ -7,8 +7,8 @@ from golden_texts import texts_of
 
 import mirage_onnx.codegen.emit as emit_module
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.compile import DEVICE_HEADERS
 from mirage_onnx.codegen.rules import COLLECTIVES, broken_rules
+from mirage_onnx.compiler.compile import DEVICE_HEADERS
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200

@@ -8,7 +8,7 @@ import pytest
 from mirage_onnx.codegen import emit_kernel
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.target import H200
-from tests.codegen.conftest import numbers as p
+from tests.support.block_graphs import numbers as p
 
 #: graph, extents of a0 a1 a2 a3, numbers
 CASES = [

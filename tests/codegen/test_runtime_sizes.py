@@ -10,7 +10,7 @@ from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph
 from mirage_onnx.target import H200
-from tests.codegen.conftest import numbers as p
+from tests.support.block_graphs import numbers as p
 
 #: graph, the runtime axes, extents of the others, numbers
 CASES = [

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from small_models import Net, region_of, search_region
 
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.custom_op.assemble import OWN_POOL, BundleBuilder
 from mirage_onnx.custom_op.launch_plan import plan_candidate
 from mirage_onnx.ir.text import parse_ugraph

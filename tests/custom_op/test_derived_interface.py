@@ -8,7 +8,7 @@ import pytest
 from refused import refused
 from small_models import Net, region_of, search_region
 
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.custom_op.derived_interface import Derived, check_interfaces
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.provenance import regenerate

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cubin_images import Compiled, cubin_image
 
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.custom_op import Bundle, Variant, const, launches, write_bundle
 from mirage_onnx.target import H200
 from tests.custom_op.host import hosted, replace_launch, run

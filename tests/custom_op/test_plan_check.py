@@ -9,7 +9,7 @@ from refused import refused
 from small_models import Net, region_of, search_region
 
 from mirage_onnx import cli
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.custom_op import read_bundle
 from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.errors import Exit, MirageError

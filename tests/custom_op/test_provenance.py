@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from refused import refused
 
-from mirage_onnx.codegen import candidates
+from mirage_onnx.compiler import candidates
 from mirage_onnx.custom_op import provenance
 from mirage_onnx.custom_op.launch_plan import plan_candidate
 from mirage_onnx.custom_op.provenance import check_images, record, regenerate

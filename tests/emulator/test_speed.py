@@ -12,7 +12,7 @@ from mirage_onnx.emulator import compile_kernels, toolchain
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
-from tests.codegen.conftest import Graphs
+from tests.support.block_graphs import Graphs
 
 NOISE = 3
 NAMES = [

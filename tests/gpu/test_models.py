@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 import mirage_onnx
 from mirage_onnx import pipeline
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.custom_op.widen import widened
 from mirage_onnx.importer import load_model
 from mirage_onnx.target import H200

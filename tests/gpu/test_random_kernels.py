@@ -8,8 +8,8 @@ from random_kernel_boxes import windowed
 from random_kernel_run import emitted, judged, tensors
 from random_kernels import random_kernel
 
-from mirage_onnx.codegen.compile import compile_many
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler.compile import compile_many
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.compile import compile_many
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler.compile import compile_many
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.ir.ugraph import KernelParams
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu
-from tests.codegen.conftest import Graphs
 from tests.codegen.test_runtime_sizes import CASES, emitted
 from tests.codegen.tiled import test_runtime_sizes as tiled
 from tests.codegen.tiled import test_runtime_warpgroup as warpgroup
+from tests.support.block_graphs import Graphs
 
 pytestmark = pytest.mark.gpu
 

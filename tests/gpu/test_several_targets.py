@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 
 import mirage_onnx
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.custom_op.library import get_library_path, load_library
 from mirage_onnx.importer import load_model
 from mirage_onnx.rewrite.apply import Layer, apply

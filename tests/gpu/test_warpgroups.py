@@ -5,8 +5,8 @@ import pytest
 from banded import banded, banded_text
 from tiled_kernels import Case, drawn
 
-from mirage_onnx.codegen.compile import compile_many
-from mirage_onnx.codegen.cubin import Cubin
+from mirage_onnx.compiler.compile import compile_many
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.ir import DType, KernelParams
 from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu

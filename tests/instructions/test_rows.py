@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirage_onnx.codegen.compile import DEVICE_HEADERS
+from mirage_onnx.compiler.compile import DEVICE_HEADERS
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import INSTRUCTIONS, MMA, WGMMA, fastest_of_warps, instruction_of
 from mirage_onnx.ir.dtype import DType

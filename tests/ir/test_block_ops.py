@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from mirage_onnx.codegen.compile import DEVICE_HEADERS
+from mirage_onnx.compiler.compile import DEVICE_HEADERS
 from mirage_onnx.ir import block_ops as b
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir import ugraph

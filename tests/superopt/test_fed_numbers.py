@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
 from mirage_onnx.superopt import fed_numbers

@@ -7,7 +7,7 @@ import pytest
 from packed_models import gated, norm, product, residual
 from small_models import region_of, search_region
 
-from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.cost.model import features, kernel_cost
 from mirage_onnx.emulator import run_kernel
 from mirage_onnx.errors import MirageError, Rejection, RejectionError

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from one_search import search_structure
 from program_net import region as region_of_build
 from search_programs import PROGRAMS
 from small_models import Net, prover, region_of
@@ -23,7 +24,6 @@ from mirage_onnx.superopt.search_structure import (
   probe,
   probe_shapes,
   search_proven,
-  search_structure,
 )
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.superopt.structures import StructureStore, family, fixed_axes

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from small_models import Net, region_of, search_region
 
 from mirage_onnx import api
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.custom_op.bundle import Bundle, read_bundle, write_bundle
 from mirage_onnx.custom_op.node_digest import tie_nodes
 from mirage_onnx.custom_op.plan import parse_plan

@@ -19,20 +19,21 @@ if __name__ == "__main__":
 import model_case
 import numpy as np
 from fuzz_answers import serve
+from one_search import search_structure
 from small_models import Net, region_of, search_region
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.codegen.cubin import Cubin
-from mirage_onnx.codegen.kept_cubins import KeptCubins
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.compile import compile_cubin
+from mirage_onnx.compiler.cubin import Cubin
+from mirage_onnx.compiler.kept_cubins import KeptCubins
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.journal_lines import entry_line, header_line
 from mirage_onnx.superopt.kept_results import KeptResults
 from mirage_onnx.superopt.result import SearchBound
-from mirage_onnx.superopt.search_structure import SearchScope, search_structure
+from mirage_onnx.superopt.search_structure import SearchScope
 from mirage_onnx.superopt.structures import StructureStore, family
 from mirage_onnx.target import H200
 from mirage_onnx.verify.equivalence import verify

@@ -18,10 +18,10 @@ from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import NamedArray
-from tests.codegen.conftest import Graphs
-from tests.codegen.conftest import numbers as p
 from tests.codegen.tiled.test_ring_feed_text import fed
 from tests.codegen.tiled.test_warpgroup import ACROSS, NORM, PLAIN, attention, by_wgmma
+from tests.support.block_graphs import Graphs
+from tests.support.block_graphs import numbers as p
 from tests.support.primitives import GROUPS
 
 #: Of the largest output: rounding of a 16-bit result, and of fp32 sums in another order.

@@ -8,8 +8,8 @@ from random_kernel_oracle import difference, oracle_of
 from random_kernel_tables import cells, features
 from random_kernels import RandomKernel, random_kernel
 
-from mirage_onnx.codegen.candidates import emit_candidate
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.emulator.failure import EmulationError
 from mirage_onnx.errors import RejectionError

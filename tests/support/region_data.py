@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import H200
 from mirage_onnx.verify.domain import Float64

@@ -10,7 +10,7 @@ from golden_texts import texts_of
 from onnx import numpy_helper
 from small_models import Net, matches, region_of
 
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
 from mirage_onnx.custom_op.bundle import read_bundle, write_bundle
 from mirage_onnx.custom_op.node_digest import tie_nodes
 from mirage_onnx.errors import MirageError

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from mirage_onnx.codegen.candidates import compile_candidates
+from mirage_onnx.compiler.candidates import compile_candidates
 from mirage_onnx.importer import load_model
 from mirage_onnx.rewrite.apply import Layer, apply
 from mirage_onnx.target import H200, get_target

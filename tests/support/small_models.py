@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 import mirage_onnx
-from mirage_onnx.codegen import candidates
+from mirage_onnx.compiler import candidates
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates

@@ -6,7 +6,7 @@ from math import prod
 import pytest
 from search_programs import PROGRAMS
 
-from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of

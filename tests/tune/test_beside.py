@@ -14,7 +14,7 @@ from small_models import Net
 import mirage_onnx
 from mirage_onnx import pipeline
 from mirage_onnx.choosing.siblings import siblings
-from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate, KernelParams

@@ -3,14 +3,14 @@
 import pytest
 from modelled_gpu import ModelledGpu
 
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.targets import ARCHITECTURES, get_target
 from mirage_onnx.tune.chip_rates import READ, TYPES, barrier_text, measure_chip, product_text
 
 
 @pytest.fixture
 def compiled(monkeypatch):
-  monkeypatch.setattr("mirage_onnx.codegen.compile.compile_cubin", lambda text, target, name: text)
+  monkeypatch.setattr("mirage_onnx.compiler.compile.compile_cubin", lambda text, target, name: text)
 
 
 @pytest.mark.parametrize("name", ["h100", "orin", "a10", "b200", "sm_86x1"])

@@ -5,7 +5,7 @@ import onnxruntime as ort
 import pytest
 from small_models import Net, search_region
 
-from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates

@@ -18,7 +18,7 @@ TABLE = OperatorTimes("1", {"Add": ((512, 1.0),)}, ((1, 64, 64, 2.0),))
 
 @pytest.fixture
 def compiled(monkeypatch):
-  monkeypatch.setattr("mirage_onnx.codegen.compile.compile_cubin", lambda text, target, name: text)
+  monkeypatch.setattr("mirage_onnx.compiler.compile.compile_cubin", lambda text, target, name: text)
 
 
 @pytest.mark.parametrize(("launch", "ramp", "tbps"), [(0.8, 2.0, 3.0), (1.5, 4.0, 0.9)])
@@ -61,7 +61,7 @@ def test_an_onnxruntime_that_has_no_cuda_ends_it_in_a_line(compiled):
 
 
 def test_the_texts_compile():
-  from mirage_onnx.codegen.compile import compile_cubin
+  from mirage_onnx.compiler.compile import compile_cubin
 
   for unroll in (2, 16):
     assert compile_cubin(f"#define UNROLL {unroll}\n{rates.READ}", H100, name="read_all").image

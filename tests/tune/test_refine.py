@@ -8,7 +8,7 @@ import pytest
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
-from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph

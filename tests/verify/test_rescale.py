@@ -8,7 +8,7 @@ from goldens import golden
 from small_models import Net, region_of
 from unlike_layers import GOLDEN
 
-from mirage_onnx.codegen.candidates import emit_candidate
+from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate
 from mirage_onnx.superopt.search import search

@@ -12,7 +12,7 @@
 
 #define PTX_DEVICE __device__ __forceinline__
 // PTX_BLOCKS: how many blocks of a multiprocessor registers have to be left for, where ptxas is not
-// to choose that itself (codegen/compile.py).
+// to choose that itself (compiler/compile.py).
 #ifdef PTX_BLOCKS
 #define PTX_BOUNDS(threads) __launch_bounds__(threads, PTX_BLOCKS)
 #else

@@ -21,8 +21,6 @@ from mirage_onnx.lower.sizes import identifier
 from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
-#: Bytes of a row of a box.
-_ROW_BYTES = 2 * BOX_COLUMNS
 #: The barriers at which warpgroups that lag begin, one each, are those behind this one.
 _LAG = 3
 

@@ -57,10 +57,10 @@ class Spot:
     step = times(self.at["j" if inner else "i"], tile)
     return total(times(digit(self.warps, side), each), step, lane, element)
 
-  def half(self, e: int, tag: str = "") -> Spot:
+  def half(self, e: int) -> Spot:
     """An element of the pair at this place."""
     at = {**self.at, "e": str(e)}
-    return Spot(self.writer, self.pieces, self.warps, self.form, at, f"{self.tag}{tag}{e}")
+    return Spot(self.writer, self.pieces, self.warps, self.form, at, f"{self.tag}{e}")
 
   def declare(self, pieces: Iterable[Piece]) -> None:
     """Variables with the place in the tile of these pieces, where an index is not enough."""

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mirage_onnx.codegen.candidates import emit_candidate
-from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.tiled.alike import alike
+from mirage_onnx.compiler.candidates import emit_candidate
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Candidate, KernelParams, parse_ugraph

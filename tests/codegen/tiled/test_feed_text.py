@@ -7,8 +7,8 @@ import pytest
 import tiled_kernels
 from tiled_kernels import Case, near
 
-from mirage_onnx.codegen.candidates import emit_candidate
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.candidates import emit_candidate
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.emulator import EmulationError, compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Candidate, KernelParams

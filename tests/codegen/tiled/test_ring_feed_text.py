@@ -7,9 +7,9 @@ import pytest
 from banded import ADDED, CHOSEN, THERE, banded, banded_text
 from tiled_kernels import ATTENTION, Case, near
 
-from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.codegen.rules import broken_rules
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.ir import KernelParams
 from mirage_onnx.target import H100
 

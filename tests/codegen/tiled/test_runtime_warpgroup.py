@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.codegen import emit_kernel
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.target import H100

@@ -9,8 +9,8 @@ import pytest
 import tiled_kernels
 from tiled_kernels import ATTENTION, Case, near
 
-from mirage_onnx.codegen.compile import compile_cubin
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams

@@ -6,8 +6,8 @@ from dequantized_models import dequantized
 from packed_models import product, residual
 from small_models import region_of, search_region
 
-from mirage_onnx.codegen.candidates import emit_candidate
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.candidates import emit_candidate
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.emulator import run_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import load_model

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mirage_onnx import emulator
-from mirage_onnx.codegen.compile import compile_cubin
+from mirage_onnx.compiler.compile import compile_cubin
 from tests.support.primitives import GROUPS
 
 INCLUDE = '#include "ptx.cuh"\n'

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen import candidates, compile_processes
-from mirage_onnx.codegen.candidates import Compiled, compile_candidates
-from mirage_onnx.codegen.compile_processes import LEAST_CORES, CompileProcesses, apart, compiling_in
+from mirage_onnx.compiler import candidates, compile_processes
+from mirage_onnx.compiler.candidates import Compiled, compile_candidates
+from mirage_onnx.compiler.compile_processes import LEAST_CORES, CompileProcesses, apart, compiling_in
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.searching import search_region

@@ -1,6 +1,6 @@
 """Registers of wgmma that run beside the threads: what touches them before they are waited for."""
 
-from mirage_onnx.codegen.machine.steps import MachineFlow, MachineStep
+from mirage_onnx.compiler.machine.steps import MachineFlow, MachineStep
 
 #: Registers of operands A and of sums, by group: the open one first, then the newest.
 _State = tuple[tuple[frozenset[str], frozenset[str]], ...]

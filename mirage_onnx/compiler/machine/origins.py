@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from enum import IntFlag
 
-from mirage_onnx.codegen.machine.steps import MachineFlow, MachineLoop, MachineStep
+from mirage_onnx.compiler.machine.steps import MachineFlow, MachineLoop, MachineStep
 
 
 class Origin(IntFlag):

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_onnx.codegen import KernelSource, compile_many
-from mirage_onnx.codegen import compile as compiler
-from mirage_onnx.codegen.kept_cubins import KeptCubins
+from mirage_onnx.codegen import KernelSource
+from mirage_onnx.compiler import compile as compiler
+from mirage_onnx.compiler import compile_many
+from mirage_onnx.compiler.kept_cubins import KeptCubins
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.tensor_map import TensorMap
 from mirage_onnx.target import H200

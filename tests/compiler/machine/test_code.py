@@ -2,8 +2,8 @@
 
 import pytest
 
-from mirage_onnx.codegen.machine import code
-from mirage_onnx.codegen.machine.steps import MachineStep, WgmmaStep
+from mirage_onnx.compiler.machine import code
+from mirage_onnx.compiler.machine.steps import MachineStep, WgmmaStep
 
 S = MachineStep
 SUMS = tuple(f"R{n}" for n in range(24, 56))

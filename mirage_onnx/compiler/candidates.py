@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from mirage_onnx.codegen.compile import compile_many
-from mirage_onnx.codegen.cubin import Cubin
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.compile import compile_many
+from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import Candidate, Kernel, KernelParams, Region, UGraph, ugraph_extents
 from mirage_onnx.target import Target

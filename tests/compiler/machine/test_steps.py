@@ -1,6 +1,6 @@
 """Blocks and natural loops of a list of steps."""
 
-from mirage_onnx.codegen.machine.steps import MachineFlow, MachineStep, WgmmaStep
+from mirage_onnx.compiler.machine.steps import MachineFlow, MachineStep, WgmmaStep
 
 S = MachineStep
 #: 0; outer from 1: inner 2 to 3, with a way round from 4 back to 3 that stands behind it; 5 leaves.

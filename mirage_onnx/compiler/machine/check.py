@@ -8,11 +8,11 @@ where its registers may have been computed (``Origin``) must be the same in both
 whole kernel that compute them, and nothing may write registers of one under way.
 """
 
-from mirage_onnx.codegen.machine.code import UnknownMachineCodeError, machine_steps
-from mirage_onnx.codegen.machine.origins import Origin, origins, places
-from mirage_onnx.codegen.machine.ptx import ptx_steps
-from mirage_onnx.codegen.machine.steps import MachineFlow
-from mirage_onnx.codegen.machine.under_way import touched
+from mirage_onnx.compiler.machine.code import UnknownMachineCodeError, machine_steps
+from mirage_onnx.compiler.machine.origins import Origin, origins, places
+from mirage_onnx.compiler.machine.ptx import ptx_steps
+from mirage_onnx.compiler.machine.steps import MachineFlow
+from mirage_onnx.compiler.machine.under_way import touched
 
 _OPERANDS = "operand A", "sums"
 _COMPUTED = Origin.HERE | Origin.EARLIER

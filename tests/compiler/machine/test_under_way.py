@@ -2,8 +2,8 @@
 
 import pytest
 
-from mirage_onnx.codegen.machine.steps import MachineFlow, MachineStep, WgmmaStep
-from mirage_onnx.codegen.machine.under_way import touched
+from mirage_onnx.compiler.machine.steps import MachineFlow, MachineStep, WgmmaStep
+from mirage_onnx.compiler.machine.under_way import touched
 
 S = MachineStep
 ISSUED = S(("d",), product=WgmmaStep(8, ("a",), ("d",)), commits=True)

@@ -14,17 +14,17 @@ from types import ModuleType
 from typing import Any
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen.cubin import Cubin
-from mirage_onnx.codegen.kept_cubins import KeptCubins
-from mirage_onnx.codegen.machine.check import miscompiled
-from mirage_onnx.codegen.machine.pool import short_of_registers
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.cubin import Cubin
+from mirage_onnx.compiler.kept_cubins import KeptCubins
+from mirage_onnx.compiler.machine.check import miscompiled
+from mirage_onnx.compiler.machine.pool import short_of_registers
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.nvrtc_choice import chosen
 from mirage_onnx.source_digest import HEADER_SOURCES, MACHINE_SOURCES, source_digest
 from mirage_onnx.target import Target
 
-DEVICE_HEADERS = Path(__file__).parent / "device"
+DEVICE_HEADERS = Path(__file__).parents[1] / "codegen" / "device"
 
 _USED = re.compile(r"Used (\d+) registers")
 _SMEM = re.compile(r"(\d+) bytes smem")

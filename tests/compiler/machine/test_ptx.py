@@ -1,7 +1,7 @@
 """PTX as steps."""
 
-from mirage_onnx.codegen.machine.ptx import ptx_steps
-from mirage_onnx.codegen.machine.steps import MachineStep, WgmmaStep
+from mirage_onnx.compiler.machine.ptx import ptx_steps
+from mirage_onnx.compiler.machine.steps import MachineStep, WgmmaStep
 
 TEXT = """
 .visible .entry k(

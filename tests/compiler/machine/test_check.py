@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from banded import banded, banded_text
 
-from mirage_onnx.codegen import compile as compiler
-from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.codegen.machine.check import miscompiled
-from mirage_onnx.codegen.machine.code import machine_steps
-from mirage_onnx.codegen.machine.ptx import ptx_steps
-from mirage_onnx.codegen.machine.steps import MachineFlow
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler import compile as compiler
+from mirage_onnx.compiler.compile import compile_cubin
+from mirage_onnx.compiler.machine.check import miscompiled
+from mirage_onnx.compiler.machine.code import machine_steps
+from mirage_onnx.compiler.machine.ptx import ptx_steps
+from mirage_onnx.compiler.machine.steps import MachineFlow
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import H200

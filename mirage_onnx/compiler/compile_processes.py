@@ -14,14 +14,14 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from mirage_onnx import deadline
-from mirage_onnx.codegen import candidates
-from mirage_onnx.codegen.candidates import Compiled
+from mirage_onnx.compiler import candidates
+from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Region
 from mirage_onnx.target import Target
 from mirage_onnx.worker_process import WorkerProcess, send, worker_streams
 
-MODULE = "mirage_onnx.codegen.compile_processes"
+MODULE = "mirage_onnx.compiler.compile_processes"
 #: A process costs a second to start: with fewer cores threads make programs.
 LEAST_CORES = 4
 #: They have less than who times, and twice what searches have (``worker_process.NICE``).

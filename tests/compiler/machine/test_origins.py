@@ -1,7 +1,7 @@
 """Where registers of products come from, seen from loops and in the whole kernel."""
 
-from mirage_onnx.codegen.machine.origins import Origin, origins, places
-from mirage_onnx.codegen.machine.steps import MachineFlow, MachineStep, WgmmaStep
+from mirage_onnx.compiler.machine.origins import Origin, origins, places
+from mirage_onnx.compiler.machine.steps import MachineFlow, MachineStep, WgmmaStep
 
 S = MachineStep
 OUTSIDE, HERE, EARLIER, PLAIN = Origin.OUTSIDE, Origin.HERE, Origin.EARLIER, Origin.PLAIN

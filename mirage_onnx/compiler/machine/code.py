@@ -8,8 +8,8 @@ to write one register.
 
 import struct
 
-from mirage_onnx.codegen.image_facts import section
-from mirage_onnx.codegen.machine.steps import MachineStep, WgmmaStep
+from mirage_onnx.compiler.image_facts import section
+from mirage_onnx.compiler.machine.steps import MachineStep, WgmmaStep
 
 _BYTES = 16
 _ZERO, _ALWAYS, _NEVER = 255, 7, 15

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from mirage_onnx.codegen import KernelSource, compile_cubin, compile_many, emit_kernel
-from mirage_onnx.codegen import compile as compiler
+from mirage_onnx.codegen import KernelSource, emit_kernel
+from mirage_onnx.compiler import compile as compiler
+from mirage_onnx.compiler import compile_cubin, compile_many
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.target import H200
@@ -194,7 +195,8 @@ class Finder:
       sys.meta_path.remove(Finder)
       print(threading.current_thread() is threading.main_thread())
 sys.meta_path.insert(0, Finder)
-from mirage_onnx.codegen import KernelSource, compile_many
+from mirage_onnx.codegen import KernelSource
+from mirage_onnx.compiler import compile_many
 from mirage_onnx.target import H200
 compile_many([KernelSource("k", "", (1, 1, 1), 32, 1, 0, (), pdl=False)], H200, workers=2)
 """
@@ -210,7 +212,8 @@ def test_the_compiler_is_imported_before_threads_begin():
 IMPORTS_AT_ONCE = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from mirage_onnx.codegen import KernelSource, compile_many
+from mirage_onnx.codegen import KernelSource
+from mirage_onnx.compiler import compile_many
 from mirage_onnx.target import H200
 together = threading.Barrier(4)
 def work(i):

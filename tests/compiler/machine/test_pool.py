@@ -2,8 +2,8 @@
 
 import pytest
 
-from mirage_onnx.codegen.compile import compile_cubin
-from mirage_onnx.codegen.machine.pool import short_of_registers
+from mirage_onnx.compiler.compile import compile_cubin
+from mirage_onnx.compiler.machine.pool import short_of_registers
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.target import H100
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from mirage_onnx.bounded_file import read_bounded
-from mirage_onnx.codegen.cubin import Cubin
-from mirage_onnx.codegen.image_facts import ImageKernel, image_facts
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.compiler.cubin import Cubin
+from mirage_onnx.compiler.image_facts import ImageKernel, image_facts
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.atomic import replace_file
 from mirage_onnx.superopt.cache_folders import cache_folder

@@ -2,7 +2,7 @@
 
 import re
 
-from mirage_onnx.codegen.machine.steps import MachineStep, WgmmaStep
+from mirage_onnx.compiler.machine.steps import MachineStep, WgmmaStep
 
 _LINE = re.compile(r"^(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s*(.*);$")
 _REGISTER = re.compile(r"%[a-z]+\d+")
