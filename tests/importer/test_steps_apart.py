@@ -16,7 +16,6 @@ from mirage_onnx.importer.graph import nodes_of
 from mirage_onnx.importer.steps_apart import (
   ROOM,
   is_apart,
-  is_step,
   named_step_sizes,
   prompt_of,
   step_sizes,
@@ -251,32 +250,6 @@ def test_caches_of_a_window_stay(tmp_path):
   assert not is_apart(steps_apart(model))
 
 
-@pytest.mark.parametrize("sizes", [{}, {"batch": 1}, {"batch": 2}])
-def test_the_condition(sizes):
-  """Of one new token in a cache with room, of as many sequences; the host runs few nodes for it."""
-  apart = steps_apart(decoder(), sizes)
-  *nodes, holder = (n for n in apart.graph.node if n.op_type == "If" or n.name.startswith("steps/"))
-  counted = [n.op_type for n in nodes if n.op_type != "Constant"]
-  assert len(counted) <= {0: 6, 1: 8, 2: 9}[sizes.get("batch", 0)], counted
-  wanted = [v for v in apart.graph.input if any(v.name in n.input for n in nodes)]
-  result = helper.make_tensor_value_info(holder.input[0], TensorProto.BOOL, None)
-  graph = helper.make_graph(nodes, "condition", wanted, [result])
-  model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
-  session = ort.InferenceSession(model.SerializeToString(), providers=CPU)
-  shapes = {"qkv": lambda b, n, r, t: (b, n, (HEADS + 2 * OWN) * SIZE), "mask": lambda b, n, r, t: (b, t)}
-  for b, n, r, t in np.ndindex(4, 3, 5, 6):
-    feeds = {
-      v.name: np.zeros(
-        shapes.get(v.name, lambda b, n, r, t: (b, OWN, r, SIZE))(b, n, r, t),
-        np.int64 if v.name == "mask" else np.float16,
-      )
-      for v in wanted
-    }
-    (holds,) = session.run(None, feeds)
-    fits = n == 1 and t <= r and b == sizes.get("batch", b)
-    assert holds.size == 1 and bool(holds.reshape(())) == fits, (b, n, r, t)
-
-
 def test_what_is_no_step_has_the_length_from_the_condition():
   """Unless something else reads what the model makes it of, or it makes it otherwise."""
   model = decoder()
@@ -302,15 +275,6 @@ def test_a_prompt_of_such_a_model():
   assert prompt_of(decoder(), {**sizes, "all": 100})["new"] == 100
   assert prompt_of(decoder(), {**sizes, "past": 1}) is None
   assert prompt_of(helper.make_model(helper.make_graph([], "", [], [])), sizes) is None
-
-
-def test_sizes_of_steps():
-  """Those of which a run takes the branch of steps: one new token, as many sequences, caches of that size."""
-  sizes = {"batch": 2, "new": 1, "past": 512, "all": 300}
-  apart = steps_apart(decoder(), {"batch": 2, ROOM: 512})
-  assert is_step(apart, sizes)
-  assert not any(is_step(apart, sizes | other) for other in ({"new": 256}, {"batch": 1}, {"past": 256}))
-  assert is_step(steps_apart(decoder()), {**sizes, "batch": 3, "past": 9})
 
 
 def test_the_gate_knows_prompts(tmp_path):

@@ -6,10 +6,10 @@ from math import prod
 import pytest
 from banded import banded_text
 from golden_texts import PROGRAMS
-from mirage_onnx.codegen.compile import compile_cubin
 from tiled_kernels import Case, near
 
 from mirage_onnx.codegen.emit import emit_kernel
+from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.superopt.warpgroup_chains import chained_points, rows_of
 from mirage_onnx.target import H100
