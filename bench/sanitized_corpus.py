@@ -96,7 +96,8 @@ def _fed():
 
   ranks = {f"ranks {n}": c for n, c in RANKS.items()}
   late = {n: c for n, c in CASES.items() if "stored late" in n}
-  for name, c in {**FED, **ranks, **LAGGING, **late}.items():
+  lagging = {f"out of step, {n}": c for n, c in LAGGING.items() if not c.params[0].late}
+  for name, c in {**FED, **ranks, **lagging, **late}.items():
     yield Subject(f"fed/{name}", c.graph, c.params, c.extents)
   for n, (rows, depth, columns, kind, dtype) in enumerate(FED_CASES):
     graph, sizes = (
