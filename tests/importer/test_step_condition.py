@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
-from test_steps_apart import CPU, HEADS, OWN, SIZE, decoder
+from step_decoder import CPU, HEADS, OWN, SIZE, decoder
 
 from mirage_onnx.importer.steps_apart import ROOM, is_step, steps_apart
 
