@@ -109,7 +109,7 @@ def test_time_of_the_processor_is_limited():
 def test_a_model_has_its_time_for_all_requests_together():
   one = Onnx()
   one.inferred(relu(), strict=True, followed=False)
-  assert 0 <= one.seconds < 0.5
+  assert 0 <= one.seconds < 5.0  # of ten
   one.seconds = 10.0
   assert error_of(lambda: one.inferred(relu(), strict=True, followed=False)).code == "MODEL_LIMIT"
 

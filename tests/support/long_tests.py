@@ -1,4 +1,4 @@
-"""Tests of more than two seconds of a core, of what other tests of `make test` show, too: they are slow.
+"""Tests of more than a second of a core, of what other tests of `make test` show, too: they are slow.
 
 Measured by ``pytest --durations 0`` with one worker. Of a function with parameters those stay that take
 least; of the others another one of the same file (``tests/test_conftest.py`` holds that each is there).
@@ -13,6 +13,13 @@ LONG = {
     "test_the_table_and_what_fails[1.4-True-1]",
   ),
   "tests/choosing/test_partition.py": ("test_a_rough_choice_is_nearly_as_good",),
+  "tests/codegen/test_goldens.py": (
+    "test_right_in_the_emulator[attention]",
+    "test_right_in_the_emulator[attention_softcap]",
+    "test_right_in_the_emulator[linear_attention]",
+    "test_right_in_the_emulator[lora_merged]",
+    "test_right_in_the_emulator[qknorm_layernorm_attention]",
+  ),
   "tests/codegen/test_random_kernels.py": ("test_with_the_features_of_others[sm_86]",),
   "tests/codegen/test_windows.py": ("test_boxes[windowed]",),
   "tests/codegen/tiled/test_ahead.py": ("test_results",),
@@ -20,20 +27,32 @@ LONG = {
   "tests/codegen/tiled/test_ring_feed_text.py": ("test_right_in_the_emulator",),
   "tests/codegen/tiled/test_turns_text.py": ("test_right_in_the_emulator",),
   "tests/codegen/tiled/test_widened.py": (
+    "test_right_in_the_emulator[2 bits]",
     "test_right_in_the_emulator[4 bits]",
     "test_right_in_the_emulator[8 bits]",
     "test_right_in_the_emulator[a column each]",
     "test_right_in_the_emulator[bias]",
     "test_right_in_the_emulator[blocks of 128]",
+    "test_right_in_the_emulator[int4 blocks]",
     "test_right_in_the_emulator[residual]",
     "test_right_in_the_emulator[zero points]",
   ),
   "tests/custom_op/test_plan_check.py": ("test_every_field_of_every_line_is_compared[static-2-100]",),
+  "tests/emulator/test_warpgroup.py": (
+    "test_b_with_the_depth_down_its_rows[32-registers]",
+    "test_b_with_the_depth_down_its_rows[32-shared]",
+    "test_b_with_the_depth_down_its_rows[8-registers]",
+    "test_b_with_the_depth_down_its_rows[8-shared]",
+  ),
   "tests/importer/test_odd_models.py": ("test_some_of_every_kind",),
   "tests/importer/test_steps_apart.py": (
     "test_steps_have_kernels_and_all_else_has_not[batches1]",
     "test_steps_of_caches_of_one_size",
     "test_verify_runs_steps_and_prompts[3]",
+  ),
+  "tests/match/test_dense_programs.py": (
+    "test_a_small_model_is_looked_at_soon[ladder]",
+    "test_a_small_model_is_looked_at_soon[make1]",
   ),
   "tests/reduction/test_reduce.py": ("test_only_what_is_needed_is_left",),
   "tests/rewrite/test_killed.py": ("test_every_step_of_writing[False]",),
@@ -45,14 +64,50 @@ LONG = {
     "test_any_numbers_are_right[norm-how0]",
     "test_any_numbers_are_right[norm-how1]",
   ),
+  "tests/superopt/test_search_structure.py": (
+    "test_far_or_few_weights_are_searched[8-256-512]",
+    "test_far_or_few_weights_are_searched[8-64-512]",
+  ),
   "tests/superopt/test_shared_units.py": (
     "test_any_number_of_workers_gives_the_same[layernorm_linear-None-EXHAUSTED]",
+    "test_any_number_of_workers_gives_the_same[layernorm_linear-bound6-STATE_LIMIT]",
+    "test_any_number_of_workers_gives_the_same[lora-None-EXHAUSTED]",
+    "test_any_number_of_workers_gives_the_same[rmsnorm_linear-None-EXHAUSTED]",
     "test_what_workers_find_is_what_is_found_here",
   ),
   "tests/superopt/test_unit_shortcuts.py": ("test_the_same_is_found_without_shortcuts[lora_two_adapters]",),
+  "tests/targets/test_plausible.py": (
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-a100-40gb]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-a100-80gb]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-a100-pcie-40gb]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-a100-pcie-80gb]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-a10]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-a40]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-b200]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-b300]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-gb10]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-gh200]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-h100-pcie]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-h100]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-h200]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-orin]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-rtx-pro-6000]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-rtx3090]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-rtx4090]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-rtx5090]",
+    "test_scores_are_no_faster_than_the_peaks_and_near_them[attention-sm_90]",
+  ),
   "tests/test_api.py": (
     "test_pairs_of_models_in_memory",
     "test_verify_given_inputs",
+  ),
+  "tests/test_bad_input.py": (
+    "test_stdout_that_takes_nothing[inspect m.onnx --json-1]",
+    "test_stdout_that_takes_nothing[inspect m.onnx --json-]",
+    "test_stdout_that_takes_nothing[inspect m.onnx-1]",
+    "test_stdout_that_takes_nothing[inspect m.onnx-]",
+    "test_stdout_that_takes_nothing[optimize m.onnx -q --json --dry-run-1]",
+    "test_stdout_that_takes_nothing[optimize m.onnx -q --json --dry-run-]",
   ),
   "tests/test_cached_attention.py": (
     "test_a_cache_that_may_grow_stays",
@@ -63,6 +118,12 @@ LONG = {
     "test_kernels_in_place_and_beside_it[sequences of several lengths]",
     "test_lengths_that_are_no_places_of_the_cache[]",
     "test_norms_of_queries_and_keys",
+  ),
+  "tests/test_dynamic.py": (
+    "test_every_size[gated]",
+    "test_every_size[heads]",
+    "test_every_size[repeated]",
+    "test_every_size[rows]",
   ),
   "tests/test_embeddings.py": (
     "test_as_many_as_a_run_says[dims0-twice]",
@@ -78,11 +139,21 @@ LONG = {
   "tests/test_few_bits.py": (
     "test_fused[2 bits, zero points]",
     "test_fused[2 bits]",
+    "test_fused[8 bits]",
     "test_fused[an uneven depth]",
+    "test_fused[bias]",
+    "test_fused[blocks of 128]",
     "test_fused[blocks of 16, 16 rows]",
     "test_fused[gate and up]",
+    "test_fused[one row]",
     "test_fused[three products]",
     "test_fused[zero points]",
+  ),
+  "tests/test_parts_in_place.py": (
+    "test_parts_are_read_and_written_in_place[adapter]",
+    "test_parts_are_read_and_written_in_place[interleaved]",
+    "test_parts_are_read_and_written_in_place[mean_of_parts]",
+    "test_parts_are_read_and_written_in_place[packed]",
   ),
   "tests/test_pipeline.py": (
     "test_every_run_gives_the_same_bytes[norm_to_three]",
@@ -99,12 +170,20 @@ LONG = {
     "test_what_passes_is_faster[costs3-100-2-two]",
   ),
   "tests/test_regions.py": ("test_random_regions",),
+  "tests/test_regrouping.py": (
+    "test_regrouped_regions[normed_heads-1-left4]",
+    "test_regrouped_regions[normed_heads-8-left5]",
+    "test_regrouped_regions[split_heads-1-left0]",
+    "test_regrouped_regions[split_heads-8-left1]",
+  ),
   "tests/test_searching.py": (
     "test_a_later_run_only_solves_for_numbers[2]",
     "test_any_number_of_workers_gives_the_same",
   ),
   "tests/test_several_targets.py": (
     "test_each_of_them_is_verified",
+    "test_tune_drops_what_loses_on_the_gpu_that_is_here[130.0-sm80]",
+    "test_tune_drops_what_loses_on_the_gpu_that_is_here[130.0-sm90a]",
     "test_two_gpus_of_one_architecture",
   ),
   "tests/test_subgraphs.py": (
@@ -135,6 +214,10 @@ LONG = {
     "test_most_of_the_gain_for_a_part_of_the_measurements",
     "test_what_its_share_was_too_short_for_has_another_one",
     "test_what_the_choice_wants_is_searched_first_and_the_rest_is_not",
+  ),
+  "tests/tune/test_known_sizes.py": (
+    "test_products_have_as_many_rows_as_were_measured[bf16-0]",
+    "test_products_have_as_many_rows_as_were_measured[f16-0]",
   ),
   "tests/tune/test_measure.py": (
     "test_a_region_is_a_model_that_onnxruntime_runs[lora]",
