@@ -65,7 +65,7 @@ def test_two_models(tmp_path):
   for name in NAMES:
     onnx.save(weights.load(name), tmp_path / f"{name}.onnx")
   where = ["--from", str(tmp_path), "--out", str(tmp_path / "out"), "--scratch", str(tmp_path)]
-  command = [*COMMAND, *where, "--flags", '{"budget_s": 25}']
+  command = [*COMMAND, *where, "--flags", '{"budget_s": 60}']
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr + done.stdout
   data = json.loads((tmp_path / "out" / "coverage.json").read_text())
