@@ -22,6 +22,7 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.nvrtc_choice import chosen_version
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.rewrite import kept_checks
+from mirage_onnx.rewrite.data_parts import identity
 from mirage_onnx.rewrite.external import data_files
 from mirage_onnx.source_digest import PACKAGE, source_digest
 from mirage_onnx.superopt.cache_folders import cache_folder
@@ -116,5 +117,4 @@ def _given(loaded: LoadedModel) -> str:
 
 def _facts(data: Path) -> str:
   """As far as a file of gigabytes is looked at. Raises OSError."""
-  found = data.stat()
-  return f"{data} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+  return f"{data} {identity(data.stat())}"

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable, Iterator
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, ValueInfoProto
 
 from mirage_onnx.errors import MirageError
 
@@ -20,6 +20,11 @@ def subgraphs(node: NodeProto) -> tuple[GraphProto, ...]:
     elif a.type == AttributeProto.GRAPHS:
       found.extend(a.graphs)
   return tuple(found)
+
+
+def dims_of(value: ValueInfoProto) -> tuple[int | str, ...]:
+  """Names and numbers of its dimensions."""
+  return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)
 
 
 def nodes_of(*holders: GraphProto | FunctionProto) -> Iterator[NodeProto]:

@@ -44,12 +44,12 @@ def parse_model(path: Path) -> ModelProto:
 def _in_parts(file: BinaryIO) -> ModelProto:
   end = os.fstat(file.fileno()).st_size
   model, rest = ModelProto(), bytearray()
-  while file.tell() < end:
-    number, kind, head = _head(file)
+  while (start := file.tell()) < end:
+    number, kind = _head(file)
     if (number, kind) != (_GRAPH, _BYTES):
-      rest += head + _value(file, kind, end)
+      rest += _read(file, _length(file, start, kind, end), end)
       continue
-    length, _ = _varint(file)
+    length = _varint(file)
     if model.HasField("graph") or file.tell() + length > end:
       raise _OtherError
     _graph(file, file.tell() + length, model.graph)
@@ -61,48 +61,36 @@ def _graph(file: BinaryIO, end: int, graph: GraphProto) -> None:
   graph.SetInParent()
   rest, start = bytearray(), file.tell()
   while start < end:
-    number, kind, _ = _head(file)
+    number, kind = _head(file)
     if (number, kind) == (_INITIALIZER, _BYTES):
-      length, _ = _varint(file)
-      graph.initializer.add().ParseFromString(_read(file, length, end))
-    else:
-      _skip(file, kind, end)
-      length = file.tell() - start
-      file.seek(start)
-      if length < LARGE_BYTES:
-        rest += _read(file, length, end)
-      else:  # the trees of a node, a table: in memory once
-        graph.MergeFromString(bytes(rest))
-        rest.clear()
-        graph.MergeFromString(_read(file, length, end))
+      graph.initializer.add().ParseFromString(_read(file, _varint(file), end))
+    elif (length := _length(file, start, kind, end)) < LARGE_BYTES:
+      rest += _read(file, length, end)
+    else:  # the trees of a node, a table: in memory once
+      graph.MergeFromString(bytes(rest))
+      rest.clear()
+      graph.MergeFromString(_read(file, length, end))
     start = file.tell()
   if start != end:
     raise _OtherError
   graph.MergeFromString(bytes(rest))
 
 
-def _skip(file: BinaryIO, kind: int, end: int) -> None:
-  """Go behind a value."""
+def _length(file: BinaryIO, start: int, kind: int, end: int) -> int:
+  """The bytes of a field from its head at ``start`` on; the head was read, and is next again."""
   if kind == _VARINT:
     _varint(file)
-    return
-  if kind != _BYTES and kind not in _FIXED_BYTES:
+    behind = file.tell()
+  elif kind == _BYTES:
+    behind = _varint(file) + file.tell()
+  elif kind in _FIXED_BYTES:
+    behind = _FIXED_BYTES[kind] + file.tell()
+  else:
     raise _OtherError
-  behind = (_varint(file)[0] if kind == _BYTES else _FIXED_BYTES[kind]) + file.tell()
   if behind > end:
     raise _OtherError
-  file.seek(behind)
-
-
-def _value(file: BinaryIO, kind: int, end: int) -> bytes:
-  if kind == _VARINT:
-    return _varint(file)[1]
-  if kind == _BYTES:
-    length, head = _varint(file)
-    return head + _read(file, length, end)
-  if kind not in _FIXED_BYTES:
-    raise _OtherError
-  return _read(file, _FIXED_BYTES[kind], end)
+  file.seek(start)
+  return behind - start
 
 
 def _read(file: BinaryIO, length: int, end: int) -> bytes:
@@ -114,22 +102,21 @@ def _read(file: BinaryIO, length: int, end: int) -> bytes:
   return data
 
 
-def _head(file: BinaryIO) -> tuple[int, int, bytes]:
-  tag, head = _varint(file)
+def _head(file: BinaryIO) -> tuple[int, int]:
+  """The number of a field, and its kind."""
+  tag = _varint(file)
   if not 0 < tag >> 3 < 1 << 29:
     raise _OtherError
-  return tag >> 3, tag & 7, head
+  return tag >> 3, tag & 7
 
 
-def _varint(file: BinaryIO) -> tuple[int, bytes]:
-  """A number, and its bytes."""
-  value, data = 0, b""
-  while len(data) < 10:
+def _varint(file: BinaryIO) -> int:
+  value = 0
+  for n in range(10):
     byte = file.read(1)
     if not byte:
       raise _OtherError
-    value |= (byte[0] & 127) << 7 * len(data)
-    data += byte
+    value |= (byte[0] & 127) << 7 * n
     if byte[0] < 128:
-      return value, data
+      return value
   raise _OtherError

@@ -14,7 +14,7 @@ from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.importer.graph import dims_of, nodes_of
 
 _MARK, _PRODUCT, _SPLIT, _ATTENDING = "pkg.mirage_onnx.projecting", "product", "split", "attending"
 #: Inputs of Attention: x, weights, bias, mask, past, what is added to scores, how long the past is.
@@ -101,7 +101,7 @@ class _Known:
 
   def __init__(self, graph: GraphProto) -> None:
     self.dims = {
-      v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim)
+      v.name: dims_of(v)
       for v in (*graph.value_info, *graph.input, *graph.output)
       if v.type.tensor_type.HasField("shape")
     }

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from mirage_onnx.importer.graph import dims_of
 
 if TYPE_CHECKING:
   from mirage_onnx.importer.steps_apart import StepDecoder
@@ -65,7 +67,7 @@ def condition(d: StepDecoder, graph: GraphProto, fresh: Callable[[str], str]) ->
 def _length(d: StepDecoder, graph: GraphProto, add: Callable[..., str], number: Callable[[int], str]) -> str:
   """How long all is together, of one element: as the model makes it, or sooner."""
   stored = {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant"}
-  if [n.op_type for n in d.total] == ["Shape", "Gather", "Cast"] and not d.total[0].attribute:
+  if _is_of_one_shape(d) and not d.total[0].attribute:
     shape, taken, _ = d.total
     index = stored.get(taken.input[1])
     if index is not None and taken.input[0] == shape.output[0] and index.data_type == TensorProto.INT64:
@@ -82,12 +84,17 @@ def _length(d: StepDecoder, graph: GraphProto, add: Callable[..., str], number: 
   return add("Reshape", add("Cast", own[d.length], to=TensorProto.INT64), number(1))
 
 
+def _is_of_one_shape(d: StepDecoder) -> bool:
+  """Whether the total length is a dimension that is taken from a shape."""
+  return [n.op_type for n in d.total] == ["Shape", "Gather", "Cast"]
+
+
 def made_again(d: StepDecoder, graph: GraphProto) -> dict[str, str]:
   """What a Shape and a Gather make of a mask, "" each, and the Cast behind them, if nothing else reads them.
 
   The host runs each of them in a microsecond or more, before a prompt's kernels can begin.
   """
-  if [n.op_type for n in d.total] != ["Shape", "Gather", "Cast"]:
+  if not _is_of_one_shape(d):
     return {}
   shape, taken, cast = (n.output[0] for n in d.total)
   readers = Counter(i for n in graph.node for i in n.input)
@@ -95,8 +102,3 @@ def made_again(d: StepDecoder, graph: GraphProto) -> dict[str, str]:
   if readers[shape] != 1 or readers[taken] != 1 or outputs & {shape, taken, cast}:
     return {}
   return {shape: "", taken: "", cast: d.total[-1].op_type}
-
-
-def dims_of(value: ValueInfoProto) -> tuple[int | str, ...]:
-  """Names and numbers of its dimensions."""
-  return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)

@@ -20,9 +20,9 @@ from onnx import (
   ValueInfoProto,
 )
 
-from mirage_onnx.importer.graph import nodes_of, subgraphs
+from mirage_onnx.importer.graph import dims_of, nodes_of, subgraphs
 from mirage_onnx.importer.quick_gelus import with_gelus
-from mirage_onnx.importer.step_condition import condition, dims_of, made_again
+from mirage_onnx.importer.step_condition import condition, made_again
 
 #: The operator whose cache is one buffer.
 CACHED = "GroupQueryAttention"

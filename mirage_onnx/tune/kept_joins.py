@@ -8,18 +8,17 @@ machine. The program is put together and proven as ever, and its verdict of righ
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from mirage_onnx.compiler.candidates import Compiled, compile_candidates
-from mirage_onnx.errors import Rejection, RejectionError
+from mirage_onnx.compiler.candidates import Compiled
+from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.ir import Candidate, KernelParams, Region, print_ugraph
+from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import Target
 from mirage_onnx.tune.kept_bench import region_place
-from mirage_onnx.tune.kept_tuning import Complaints, target_text
+from mirage_onnx.tune.kept_tuning import Complaints, right_again, target_text, timed_program, timed_value
 from mirage_onnx.tune.race import Measured
 from mirage_onnx.verify.weights import ModelWeights
 
@@ -56,11 +55,7 @@ class KeptJoins:
         self._store.put(key, {"refused": [found.code, found.reason]})
       return
     point, best, measured = found
-    value = {
-      "point": list(point), "params": [p.to_text() for p in best.candidate.params],
-      "predicted_us": best.candidate.predicted_us, "us": [measured.kernel_us, measured.ort_us],
-      "tried": measured.tried, "timed": [list(t) for t in measured.timed],
-    }  # fmt: skip
+    value = {"point": list(point), **timed_value(best.candidate, measured)}
     self._store.put(key, value)
 
   def known(self, key: str) -> tuple[tuple[int, ...], dict[str, Any]] | Rejection | None:
@@ -81,19 +76,8 @@ class KeptJoins:
   ) -> tuple[Compiled, Measured] | None:
     """The program with its times of then; ``apart``: its kernels with other numbers. None: to be timed."""
     try:
-      params = tuple(map(KernelParams.from_text, value["params"]))
-      kernel_us, ort_us = map(float, value["us"])
-      timed = tuple((float(p), float(m)) for p, m in value["timed"])
-      measured = Measured(kernel_us, ort_us, int(value["tried"]), timed)
-      if len(params) != len(apart.ugraph.kernels) or not (kernel_us > 0 and ort_us > 0):
-        return None
-      own = replace(apart, params=params, predicted_us=float(value["predicted_us"]))
+      candidate, measured = timed_program(apart.ugraph, value)
     except UNREADABLE:
       return None
-    compiled, _ = compile_candidates(region, [own], self._target, keep=1)
-    try:
-      if not compiled or any(complaints(region, compiled)):
-        return None
-    except RejectionError:
-      return None
-    return compiled[0], measured
+    compiled = right_again(region, candidate, self._target, complaints)
+    return None if compiled is None else (compiled, measured)

@@ -16,7 +16,7 @@ from typing import Any
 from mirage_onnx.compiler.candidates import Compiled, compile_candidates
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.ir import Candidate, KernelParams, Region, print_ugraph
+from mirage_onnx.ir import Candidate, KernelParams, Region, UGraph, print_ugraph
 from mirage_onnx.nvrtc_choice import chosen_version
 from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
 from mirage_onnx.superopt.cache_folders import cache_folder
@@ -47,6 +47,41 @@ def tuning_store() -> KeptFolder | None:
 def target_text(target: Target) -> str:
   """All numbers of a target, as part of a key."""
   return hashlib.sha256(repr(target).encode()).hexdigest()
+
+
+def timed_value(best: Candidate, measured: Measured) -> dict[str, Any]:
+  """What is kept of a program that was timed, beside its graph."""
+  return {
+    "params": [p.to_text() for p in best.params],
+    "predicted_us": best.predicted_us,
+    "us": [measured.kernel_us, measured.ort_us],
+    "tried": measured.tried,
+    "timed": [list(t) for t in measured.timed],
+  }
+
+
+def timed_program(graph: UGraph, value: Mapping[str, Any]) -> tuple[Candidate, Measured]:
+  """The program of ``timed_value`` and its times. Raises one of ``UNREADABLE`` where it says nothing."""
+  params = tuple(map(KernelParams.from_text, value["params"]))
+  if len(params) != len(graph.kernels):
+    raise ValueError("numbers of other kernels")
+  kernel_us, ort_us = map(float, value["us"])
+  timed = tuple((float(p), float(m)) for p, m in value["timed"])
+  if not (kernel_us > 0 and ort_us > 0):
+    raise ValueError("no times")
+  measured = Measured(kernel_us, ort_us, int(value["tried"]), timed)
+  return Candidate(graph, params, float(value["predicted_us"])), measured
+
+
+def right_again(
+  region: Region, candidate: Candidate, target: Target, complaints: Complaints
+) -> Compiled | None:
+  """The program with its kernels; None where it compiles no more, or is not right."""
+  compiled, _ = compile_candidates(region, [candidate], target, keep=1)
+  try:
+    return compiled[0] if compiled and not any(complaints(region, compiled)) else None
+  except RejectionError:
+    return None
 
 
 class KeptTuning:
@@ -91,11 +126,7 @@ class KeptTuning:
       return
     value = {
       "graph": graphs.index(best.candidate.ugraph),
-      "params": [p.to_text() for p in best.candidate.params],
-      "predicted_us": best.candidate.predicted_us,
-      "us": [measured.kernel_us, measured.ort_us],
-      "tried": measured.tried,
-      "timed": [list(t) for t in measured.timed],
+      **timed_value(best.candidate, measured),
       "lost": lost.reason if lost else None,
       "cut": cut,
     }
@@ -110,30 +141,19 @@ class KeptTuning:
       candidate, measured, lost = self._read(o, value)
     except UNREADABLE:
       return None
-    compiled, _ = compile_candidates(o.region, [candidate], target, keep=1)
-    try:
-      if not compiled or any(complaints(o.region, compiled)):
-        return None
-    except RejectionError:
+    compiled = right_again(o.region, candidate, target, complaints)
+    if compiled is None:
       return None
     if lost is not None:
-      why = Lost("NOT_FASTER", lost, o.region.nodes, measured, compiled[0])
+      why = Lost("NOT_FASTER", lost, o.region.nodes, measured, compiled)
       return replace(o, rejection=why)
-    return replace(o, compiled=compiled[0], measured=measured)
+    return replace(o, compiled=compiled, measured=measured)
 
   def _read(self, o: Outcome, value: Mapping[str, Any]) -> tuple[Candidate, Measured, str | None]:
     """Raises one of ``UNREADABLE`` where it says nothing."""
     graph = self._first(o)[int(value["graph"])].ugraph
-    params = tuple(map(KernelParams.from_text, value["params"]))
-    if len(params) != len(graph.kernels):
-      raise ValueError("numbers of other kernels")
-    kernel_us, ort_us = map(float, value["us"])
-    timed = tuple((float(p), float(m)) for p, m in value["timed"])
-    if not (kernel_us > 0 and ort_us > 0):
-      raise ValueError("no times")
-    lost = None if value["lost"] is None else str(value["lost"])
-    measured = Measured(kernel_us, ort_us, int(value["tried"]), timed)
-    return Candidate(graph, params, float(value["predicted_us"])), measured, lost
+    candidate, measured = timed_program(graph, value)
+    return candidate, measured, None if value["lost"] is None else str(value["lost"])
 
   def _first(self, o: Outcome) -> list[Candidate]:
     assert o.result is not None

@@ -82,6 +82,14 @@ def grouped(candidates: Iterable[RegionCandidate], node_us: Mapping[str, float])
   }
 
 
+def predicted_price_us(o: Outcome, margin: float) -> float | None:
+  """What predictions would pay for a region that has to gain ``margin`` of its time; None: it does not."""
+  if o.result is None or not o.result.candidates:
+    return None
+  predicted_us = o.result.candidates[0].candidate.predicted_us
+  return predicted_us / (1 - margin) if predicted_us <= o.baseline_us * (1 - margin) else None
+
+
 def without(
   outcomes: dict[str, Outcome], chosen: Sequence[Chosen], replaced: Sequence[Chosen],
   refused: Mapping[int, Rejection],

@@ -7,17 +7,17 @@ the predicted choice, and one with a GPU must not be worse for having looked at 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
 from mirage_onnx.choosing.partition import choose
 from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import RegionCandidate
-from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.outcome import Outcome, predicted_price_us
 from mirage_onnx.tune.race import Lost
 
-#: A region's place in the predicted choice, and what is predicted to be gained there.
+#: A region's place in the predicted choice, and what is predicted to be gained there (or paid for it).
 Place = tuple[RegionCandidate, float]
 
 
@@ -40,27 +40,28 @@ class PredictedFirst:
 
     ``until``: of ``time.monotonic``, when the best choice that is known then is taken.
     """
-    live = {key: o for key, o in found.items() if self._is_offered(o)}
-    if self._known != live.keys():
-      self._known, self._chosen = frozenset(live), self._choose(live, until)
+    offered = {
+      key: us for key, o in found.items() if self._is_known(o)
+      and (us := predicted_price_us(o, self.margin)) is not None
+    }  # fmt: skip
+    if self._known != offered.keys():
+      self._known = frozenset(offered)
+      self._chosen = self._choose(
+        [(c, us) for key, us in offered.items() for c in found[key].instances], until
+      )
     gain_us = defaultdict[str, float](float)
     for c, us in self._chosen:
-      o = live[c.region.key]
+      o = found[c.region.key]
       if o.rejection is None and o.compiled is None:
         gain_us[c.region.key] += us
     return dict(sorted(gain_us.items(), key=lambda g: (-g[1], g[0])))
 
-  def _is_offered(self, o: Outcome) -> bool:
+  def _is_known(self, o: Outcome) -> bool:
     """What lost in a measurement is: predictions would not know."""
-    known = o.rejection is None or isinstance(o.rejection, Lost)
-    return known and o.result is not None and bool(o.result.candidates) and self._us(o) <= o.baseline_us
+    return o.rejection is None or isinstance(o.rejection, Lost)
 
-  def _us(self, o: Outcome) -> float:
-    assert o.result is not None
-    return o.result.candidates[0].candidate.predicted_us / (1 - self.margin)
-
-  def _choose(self, live: Mapping[str, Outcome], until: float) -> tuple[Place, ...]:
-    offered = [(c, self._us(o)) for o in live.values() for c in o.instances]
+  def _choose(self, offered: Sequence[Place], until: float) -> tuple[Place, ...]:
+    """``offered``: with their prices."""
     prices = [us for _, us in offered]
     each = [c for c, _ in offered]
     picked = choose(self.program, each, prices, self.node_us, self.alone, until, rough=True) if each else ()

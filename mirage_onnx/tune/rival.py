@@ -15,7 +15,7 @@ from mirage_onnx.choosing.partition import Solutions, choose
 from mirage_onnx.ir import Program
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
-from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.outcome import Outcome, predicted_price_us
 from mirage_onnx.tune.race import Lost
 
 
@@ -38,12 +38,9 @@ def predicted_choice(
   """
   offered = dict[str, tuple[Outcome, float]]()
   for key, o in outcomes.items():
-    own = _compiled(o)
-    if own is None or o.result is None or not o.result.candidates:
-      continue
-    predicted_us = o.result.candidates[0].candidate.predicted_us
-    if predicted_us <= o.baseline_us * (1 - margin):
-      offered[key] = own, predicted_us / (1 - margin)
+    own, price_us = _compiled(o), predicted_price_us(o, margin)
+    if own is not None and price_us is not None:
+      offered[key] = own, price_us
   while offered:
     live = [(c, o, us) for o, us in offered.values() for c in o.instances]
     picked = choose(program, [c for c, *_ in live], [us for *_, us in live], node_us, alone, until, kept=kept)

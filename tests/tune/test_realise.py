@@ -42,6 +42,25 @@ def compiled(outcome):
   return Outcome(outcome.region, outcome.instances, 0.0, outcome.result, outcome.result.candidates[0])
 
 
+def one_pair():
+  """A model, the candidate of its two nodes, and what a search has of it: a program of 2 us for 40."""
+  net = Net(seed=3, opset=18)
+  loaded = load_model(net.model(net.Exp(net.Tanh(net.input(4, 64)))))
+  program = import_model(loaded)
+  (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
+  result = SimpleNamespace(candidates=[offered(2.0)])
+  outcome = Outcome(candidate.region, (candidate,), 40.0, result)  # type: ignore[arg-type]
+  return loaded, program, candidate, outcome
+
+
+def times_by(monkeypatch, timed):
+  """Regions are timed by ``timed``, nothing is made ahead, and there are no siblings."""
+  monkeypatch.setattr(realise, "tuned", timed)
+  monkeypatch.setattr(realise, "kind_of", lambda o, target: "row")
+  monkeypatch.setattr(realise, "with_siblings", lambda loaded, program, chosen, *rest: (chosen, {}))
+  monkeypatch.setattr(ahead.Ahead, "soon", lambda self, some: None)
+
+
 def nodes(*names):
   return frozenset(names)
 
@@ -124,13 +143,7 @@ def test_what_is_chosen_has_time_to_be_compiled(monkeypatch):
 
 def test_instances_are_checked_as_soon_as_a_region_was_timed(monkeypatch):
   """At the end there may be no time for it, and everything that was timed would be refused."""
-  net = Net(seed=3, opset=18)
-  model = net.model(net.Exp(net.Tanh(net.input(4, 64))))
-  loaded = load_model(model)
-  program = import_model(loaded)
-  (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
-  result = SimpleNamespace(candidates=[offered(2.0)])
-  outcome = Outcome(candidate.region, (candidate,), 40.0, result)  # type: ignore[arg-type]
+  loaded, program, candidate, outcome = one_pair()
   asked = []
 
   class Checks:
@@ -145,27 +158,21 @@ def test_instances_are_checked_as_soon_as_a_region_was_timed(monkeypatch):
   def timed(loaded, o, *rest, **more):
     return replace(compiled(o), measured=Measured(2.0, 40.0, 1, ()))
 
-  monkeypatch.setattr(realise, "tuned", timed)
-  monkeypatch.setattr(realise, "kind_of", lambda o, target: "row")
-  monkeypatch.setattr(realise, "with_siblings", lambda loaded, program, chosen, *rest: (chosen, {}))
-  monkeypatch.setattr(ahead.Ahead, "soon", lambda self, some: None)
+  times_by(monkeypatch, timed)
   node_us = dict.fromkeys(candidate.nodes, 20.0)
   chosen, _ = realise.realise(
     loaded, program, {candidate.region.key: outcome}, node_us, H200, margin=0.0, measure=True, tries=1,
     instances=Checks(),
   )  # fmt: skip
-  assert [c for c, _ in chosen] == [candidate] and asked == [((candidate,), result.candidates[0].candidate)]
+  assert [c for c, _ in chosen] == [candidate] and asked == [
+    ((candidate,), outcome.result.candidates[0].candidate)
+  ]
 
 
 @pytest.mark.parametrize("reserved_s", [0.0, 1.0])
 def test_what_was_timed_is_checked_although_timing_ended_late(monkeypatch, reserved_s):
   """A look that was under way may go on behind the end; what the check needs is still there then."""
-  net = Net(seed=3, opset=18)
-  loaded = load_model(net.model(net.Exp(net.Tanh(net.input(4, 64)))))
-  program = import_model(loaded)
-  (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
-  result = SimpleNamespace(candidates=[offered(2.0)])
-  outcome = Outcome(candidate.region, (candidate,), 40.0, result)  # type: ignore[arg-type]
+  loaded, program, candidate, outcome = one_pair()
   asked = []
 
   class Checks:
@@ -182,10 +189,7 @@ def test_what_was_timed_is_checked_although_timing_ended_late(monkeypatch, reser
     time.sleep(max(0.0, ends.at + 0.3 + reserved_s - time.monotonic()))  # also behind the end of the checks
     return replace(compiled(o), measured=Measured(2.0, 40.0, 1, ()))
 
-  monkeypatch.setattr(realise, "tuned", timed)
-  monkeypatch.setattr(realise, "kind_of", lambda o, target: "row")
-  monkeypatch.setattr(realise, "with_siblings", lambda loaded, program, chosen, *rest: (chosen, {}))
-  monkeypatch.setattr(ahead.Ahead, "soon", lambda self, some: None)
+  times_by(monkeypatch, timed)
   ends = Ends(time.monotonic() + 8.0)
   chosen, found = realise.realise(
     loaded, program, {candidate.region.key: outcome}, dict.fromkeys(candidate.nodes, 20.0), H200,

@@ -13,6 +13,7 @@ from mirage_onnx.codegen.tiled.copies import Copying, copy_load
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.lowered import Lowered
+from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import ThreadBarrier
 
 
@@ -65,8 +66,7 @@ class SharedRing(ABC):
     """The tiles of an iteration, to a slot of the ring ("": the only one)."""
     for index in self.lowering.ring:
       tile = self.lowering.tiles[self.lowering.homes[index]]
-      to = f"{tile.name}_ring" + (f" + {slot} * {tile.units}" if slot else "")
-      copy_load(self.values, index, to, by, step)
+      copy_load(self.values, index, _in_ring(tile, slot), by, step)
 
   def name_tiles(self, slot: str) -> None:
     """Those of an iteration, by the names of operands, but for a late product's: that is of another step."""
@@ -75,5 +75,9 @@ class SharedRing(ABC):
     for index in lowering.ring:
       if index != late:
         tile = lowering.tiles[lowering.homes[index]]
-        at = f"{tile.name}_ring" + (f" + {slot} * {tile.units}" if slot else "")
-        self.writer.line(f"const {storage(tile.dtype)}* {tile.name} = {at};")
+        self.writer.line(f"const {storage(tile.dtype)}* {tile.name} = {_in_ring(tile, slot)};")
+
+
+def _in_ring(tile: SharedTile, slot: str) -> str:
+  """Where a tile is in a slot of the ring ("": the only one)."""
+  return f"{tile.name}_ring" + (f" + {slot} * {tile.units}" if slot else "")
