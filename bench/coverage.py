@@ -5,7 +5,7 @@
     python bench/coverage.py --show [--out DIR]
     python bench/coverage.py --merge DIR ... [--out DIR]
     python bench/coverage.py --from FOLDER ...   (models with their weights, NAME.onnx)
-    python bench/coverage.py --keep FOLDER ...   (models and what was written stay, for real_verified.py --made)
+    python bench/coverage.py --keep FOLDER ...   (models and results stay, for real_verified.py --made)
 
 Makes each model of ``models/architectures/real.tar.xz``, optimizes it for an H200 with default
 flags and an empty cache, runs the result in onnxruntime without the library against the original, and

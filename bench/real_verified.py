@@ -4,10 +4,10 @@
 
 Each model of ``models/architectures/real.tar.xz`` is optimized with default flags for an H200
 (``--makers`` at a time, two search workers each), then compared with its original by ``verify --provider
-cuda``, ``--verifiers`` at a time. With ``--made`` models are taken from where ``coverage.py --keep`` puts
-them (and optimizes them, with default flags as well), as they come. OUT (bench/results/h100/real_verified.jsonl) gets a line a model; models
-that have one are passed over, and what there is no time for is left for the next call. Exit 1 if one is
-refused or does not pass.
+cuda``, ``--verifiers`` at a time. With ``--made`` models are taken, as they come, from where
+``coverage.py --keep`` puts them (and optimizes them with default flags as well). OUT
+(bench/results/h100/real_verified.jsonl) gets a line a model; models that have one are passed over, and what
+there is no time for is left for the next call. Exit 1 if one is refused or does not pass.
 """
 
 import argparse
@@ -73,7 +73,7 @@ class Verified:
       self._compared({"model": name, "optimize": code, "optimize_s": seconds}, source, out, said)
 
   def made(self, name):
-    """Compare a model that another process makes, or has made, unless another one of us has; it is deleted."""
+    """Compare a model that another process makes, unless another one of us has; it is deleted."""
     folder = self.given.made / name
     done, taken = folder / "done", folder / "taken"
     while not done.exists():
