@@ -12,7 +12,6 @@ there is no time for is left for the next call. Exit 1 if one is refused or does
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,22 +72,20 @@ class Verified:
       self._compared({"model": name, "optimize": code, "optimize_s": seconds}, source, out, said)
 
   def made(self, name):
-    """Compare a model that another process makes, unless another one of us has; it is deleted."""
+    """Compare a model that another process makes, unless another one of our provider has taken it."""
     folder = self.given.made / name
-    done, taken = folder / "done", folder / "taken"
+    done, taken = folder / "done", folder / f"taken.{self.given.provider}"
     while not done.exists():
       if self.left() < 5 or taken.exists():
         return
       time.sleep(1)
     try:
-      done.rename(taken)
-    except FileNotFoundError:
+      taken.touch(exist_ok=False)
+    except FileExistsError:
       return
-    told = json.loads(taken.read_text())
+    told = json.loads(done.read_text())
     row = {"model": name, "optimize": int(bool(told["error"])), "optimize_s": told["optimize_s"]}
     self._compared(row, folder / "model" / "model.onnx", folder / "out" / "model.onnx", told["error"] or "")
-    shutil.rmtree(folder / "model")
-    shutil.rmtree(folder / "out")
 
   def _compared(self, row, source, out, said):
     """The line of a model that is made; ``said``: why it is not."""
