@@ -27,6 +27,8 @@ import onnx
 import real_archive
 from facts import facts
 
+from mirage_onnx.importer.graph import nodes_of
+
 #: Of one step.
 LIMIT_S = 240.0
 PROVIDERS = ("cuda", "cpu")
@@ -93,7 +95,7 @@ class Verified:
     if code is None:
       return
     if code == 0:
-      nodes = onnx.load(out, load_external_data=False).graph.node
+      nodes = nodes_of(onnx.load(out, load_external_data=False).graph)
       row["custom_nodes"] = sum(n.domain.startswith("ai.mirage") for n in nodes)
       with self._verifying:
         where = ("--provider", self.given.provider)
