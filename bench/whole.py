@@ -71,8 +71,8 @@ def budget_text(o):
   return f".{o.budget:.0f}s" if o.budget else ""
 
 
-def optimize(o):
-  """The optimized model, and what the report says of it."""
+def optimize(o, run="first"):
+  """The optimized model, and what the report says of it; ``run``: which one of the same this is."""
   if not o.cpu:
     import torch  # noqa: F401  (loads the libraries that onnxruntime needs)
 
@@ -85,7 +85,7 @@ def optimize(o):
     faked()
   source, path = files_of(o)
   stages, details = {}, {}
-  with watched_run(o.spans / f"{label(o.model)}.{o.target}") if o.spans else nullcontext() as spans:
+  with watched_run(o.spans / f"{label(o.model)}.{o.target}.{run}") if o.spans else nullcontext() as spans:
 
     def emit(event):
       if isinstance(event, StageEnded):
@@ -128,7 +128,7 @@ def again(o):
   if runs is not None:
     shutil.rmtree(runs, ignore_errors=True)
   for name in ("again", "known"):
-    row = optimize(o)
+    row = optimize(o, name)
     found |= {f"{name}_s": row["optimize_s"], f"{name}_stages_s": row["stages_s"]}
   return {**found, "again_same": path.read_bytes() == before}
 
