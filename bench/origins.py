@@ -43,38 +43,46 @@ def measured(graphs, name, work, out, *, cpu=False):
   return row
 
 
-def profiled(arms, sequence, *, graph):
-  """The kernels of one run, the mean of a few; those of the last in their order go to ``sequence``."""
+def kernels_of(call, runs=PROFILED):
+  """What one run puts on the GPU, of several behind each other: (start, name, microseconds) by start."""
   import torch
   from torch.profiler import ProfilerActivity, profile
 
-  _, call, *_ = arms._session(arms.model, False) if graph else arms.arms[0]
   for _ in range(3):
     call()
   torch.cuda.synchronize()
   with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
-    for _ in range(PROFILED):
+    for _ in range(runs):
       call()
     torch.cuda.synchronize()
   with tempfile.TemporaryDirectory() as folder:
     trace = Path(folder) / "trace.json"
     found.export_chrome_trace(str(trace))
     events = json.loads(trace.read_text())["traceEvents"]
-  kernels = sorted(
-    (e["ts"], e["name"][:NAME], e["dur"])
-    for e in events
-    if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
-  )
+  wanted = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+  return sorted((e["ts"], e["name"][:NAME], e["dur"]) for e in wanted)
+
+
+def keep_sequence(kernels, path, runs=PROFILED):
+  """The last run of ``kernels``, in its order, with starts from its own."""
+  one = kernels[len(kernels) - len(kernels) // runs :]
+  rows = [(name, round(at - one[0][0], 3), round(us, 3)) for at, name, us in one]
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_bytes(gzip.compress(json.dumps(rows).encode()))
+
+
+def profiled(arms, sequence, *, graph):
+  """The kernels of one run, the mean of a few; those of the last in their order go to ``sequence``."""
+  _, call, *_ = arms._session(arms.model, False) if graph else arms.arms[0]
+  kernels = kernels_of(call)
+  keep_sequence(kernels, sequence)
   us, count = defaultdict(float), defaultdict(int)
   for _, name, took in kernels:
     us[name] += took / PROFILED
     count[name] += 1
-  sequence.parent.mkdir(parents=True, exist_ok=True)
-  one = len(kernels) // PROFILED
-  sequence.write_bytes(gzip.compress(json.dumps([(n, took) for _, n, took in kernels[-one:]]).encode()))
   longest = sorted(us, key=us.get, reverse=True)[:KEPT]
   return {
-    "kernel_sum_us": round(sum(us.values()), 1), "kernels": one,
+    "kernel_sum_us": round(sum(us.values()), 1), "kernels": len(kernels) // PROFILED,
     "by_kernel": {n: [round(count[n] / PROFILED, 2), round(us[n], 2)] for n in longest},
   }  # fmt: skip
 

@@ -51,6 +51,8 @@ MOST_KEPT = 30
 TOLERANCE = 2e-2
 #: A second run is ended after these.
 AGAIN_S = 60.0
+#: So is a look at the kernels.
+KERNELS_S = 45.0
 
 
 def label(model):
@@ -188,7 +190,19 @@ def measure(o):
   return result
 
 
-STAGES = {"optimize": optimize, "measure": measure, "again": again}
+def kernels(o):
+  """What a run of each arm puts on the GPU, in its order, into files."""
+  import torch  # noqa: F401
+  from origins import keep_sequence, kernels_of
+  from whole_arms import Arms
+
+  arms = Arms(*files_of(o))
+  for arm, name in zip(arms.arms, (ORIGINAL, "optimized"), strict=True):
+    keep_sequence(kernels_of(arm[1]), o.kernels / f"{label(o.model)}.{o.target}.{name}.json.gz")
+  return {}
+
+
+STAGES = {"optimize": optimize, "measure": measure, "again": again, "kernels": kernels}
 
 
 class Driver:
@@ -209,6 +223,7 @@ class Driver:
       "--work", str(o.work), "--graphs", str(o.graphs), "--rounds", str(o.rounds),
       "--workers", str(workers), *(["--cpu"] if o.cpu else []),
       *(["--fake"] if o.fake else []), *(["--spans", str(o.spans)] if o.spans else []),
+      *(["--kernels", str(o.kernels)] if o.kernels else []),
       *(["--budget", str(o.budget)] if o.budget else []),
     ]  # fmt: skip
     left = min(seconds, self.end - time.monotonic())
@@ -258,6 +273,8 @@ class Driver:
             if o.again:  # what fails here is no loss of what was measured
               second = self.stage("again", name, target, AGAIN_S, workers)
               row |= {f"again_{k}" if k == "failed" else k: v for k, v in second.items()}
+            if o.kernels and (said := self.stage("kernels", name, target, KERNELS_S, workers)):
+              row |= {f"kernels_{k}": v for k, v in said.items()}
           if "failed" in row:
             failed.append(f"{row['model']} {target}: {row['failed']}")
           self.show(row)
@@ -306,6 +323,7 @@ def main():
   add("--out", type=Path, default=Path("out"))
   add("--work", type=Path, default=Path("/tmp/whole"))
   add("--spans", type=Path, help="folder for what each optimize did, and when (spans.py)")
+  add("--kernels", type=Path, help="folder for the kernels of a run of each arm, in their order (origins.py)")
   add("--again", action="store_true", help="a second run of each, too")
   add("--budget", type=float, help="seconds of each optimize (default: that of the flags)")
   add("--make", action="store_true", help="only optimize, without a GPU; a later call measures")
