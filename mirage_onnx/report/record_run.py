@@ -57,7 +57,7 @@ def record_run(run: Run, source: Path | None, target: Target, gate: "Gate | None
   for i, p in enumerate(places):
     for n in p.nodes:
       owners.setdefault(n, []).append(i)
-  node_us = run.node_us if times else {}
+  node_us: Mapping[str, float] = times.node_us if times else {}
   left: Mapping[str, float] = times.left_us if times else {}
   model, found, measured = model_report(run), found_report(run), measured_report(gate)
   return RunRecord(

@@ -84,9 +84,8 @@ class KeptEnds:
     results = {key: o.result.report for key, o in found.items() if o.result is not None}
     unbegun = {key for key, r in results.items() if r.stop is Stop.BUDGET and not r.states}
     searched = {key for key, r in results.items() if r.stop is not Stop.INTERRUPTED} - unbegun
-    value = {"searched": sorted(searched), "unbegun": sorted(unbegun), "timed": list(timed), "why": why}
-    value["budget_s"] = self._budget_s
-    self._store.put(self._key, value)
+    lists = {"searched": sorted(searched), "unbegun": sorted(unbegun), "timed": list(timed)}
+    self._store.put(self._key, {**lists, "why": why, "budget_s": self._budget_s})
     self.is_kept = True
 
 
