@@ -33,7 +33,7 @@ from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.kept_bench import kept_bench
 from mirage_onnx.tune.machine import gpu_alone
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
-from mirage_onnx.tune.ort_run import OrtRun, region_model, shared_caches
+from mirage_onnx.tune.ort_run import own_run, region_model
 from mirage_onnx.tune.race import Measured, More, raced
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
@@ -202,9 +202,7 @@ def ort_replay(
 ) -> Callable[[], None]:
   """ONNX Runtime's kernels for the region, captured on the GPU's stream."""
   feeds = {i.source.name: data[i.source.name] for i in region.given if not i.is_weight}
-  model = region_model(loaded, region)
-  run = OrtRun(gpu, model.SerializeToString(), feeds, shared=shared_caches(model.graph))
-  return run.captured()
+  return own_run(gpu, loaded, lambda out: region_model(loaded, region, outside=out), feeds).captured()
 
 
 def stored(
