@@ -167,7 +167,9 @@ def measure(o):
   from whole_arms import Arms, ratio_of, worst_difference
   from whole_opening import openings
 
-  opened = openings(files_of(o), cpu=o.cpu)  # before this process holds any of the GPU's memory
+  opened = openings(
+    files_of(o), cpu=o.cpu, most=o.openings
+  )  # before this process holds any of the GPU's memory
   arms = Arms(*files_of(o), cpu=o.cpu)
   times, host = arms.times(o.rounds)
   outputs, fp32 = arms.outputs(), arms.fp32()
@@ -221,6 +223,7 @@ class Driver:
     command = [
       sys.executable, __file__, "--stage", name, "--models", model, "--targets", target,
       "--work", str(o.work), "--graphs", str(o.graphs), "--rounds", str(o.rounds),
+      "--openings", str(o.openings),
       "--workers", str(workers), *(["--cpu"] if o.cpu else []),
       *(["--fake"] if o.fake else []), *(["--spans", str(o.spans)] if o.spans else []),
       *(["--kernels", str(o.kernels)] if o.kernels else []),
@@ -318,6 +321,7 @@ def main():
   add("--total", type=float, default=540.0, help="seconds of this call")
   add("--optimize-seconds", type=float, default=240.0, help="an optimize that takes longer is ended")
   add("--rounds", type=int, default=61)
+  add("--openings", type=int, default=6, help="starts of each session, at most")
   add("--jobs", type=int, default=4, help="models that are optimized at a time (not with local)")
   add("--cores", type=int, default=os.cpu_count() or 1)
   add("--out", type=Path, default=Path("out"))
