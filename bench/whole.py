@@ -167,9 +167,8 @@ def measure(o):
   from whole_arms import Arms, ratio_of, worst_difference
   from whole_opening import openings
 
-  opened = openings(
-    files_of(o), cpu=o.cpu, most=o.openings
-  )  # before this process holds any of the GPU's memory
+  # Before this process holds any of the GPU's memory.
+  opened = openings(files_of(o), cpu=o.cpu, most=o.openings)
   arms = Arms(*files_of(o), cpu=o.cpu)
   times, host = arms.times(o.rounds)
   outputs, fp32 = arms.outputs(), arms.fp32()
