@@ -59,8 +59,9 @@ def predicted_nodes(program, target):
   return whole, unknown, sum(n not in table for n in whole)
 
 
-def replaced_in(row, program):
-  """The regions of a line in all of their places."""
+def gone_nodes(row, program):
+  """The nodes that nobody needs where the regions of a line are replaced, in all of their places."""
+  from mirage_onnx.choosing.disappearing import disappearing
   from mirage_onnx.match.candidates import find_candidates
   from mirage_onnx.pipeline import limits_of
 
@@ -77,7 +78,7 @@ def replaced_in(row, program):
     free = sorted((c for c in own if c not in chosen), key=lambda c: len(covered & c.nodes))
     chosen += free[:count]
     covered.update(*(c.nodes for c in free[:count]))
-  return chosen
+  return disappearing(program, chosen)
 
 
 def parts_of(ops, known):
@@ -90,12 +91,10 @@ def parts_of(ops, known):
   return found
 
 
-def after_us(row, program, nodes):
+def after_us(row, nodes, gone):
   """What is left of the nodes of a line, and its kernels as predicted in a model."""
-  from mirage_onnx.choosing.disappearing import disappearing
   from mirage_onnx.tune.model_times import IN_MODEL_US
 
-  gone = disappearing(program, replaced_in(row, program))
   left = fsum(us for n, us in nodes.items() if n not in gone)
   return left + fsum(r["count"] * (r["predicted_us"] + IN_MODEL_US) for r in row["replaced"])
 
@@ -141,7 +140,7 @@ def compared(gpu, rows, graphs, folder):
     line |= {"predicted_us": round(before, 1), "off": off(before, measured)}
     line |= {"unknown": unknown, "floors": floors}
     if row.get("replaced") and all(r["predicted_us"] for r in row["replaced"]):
-      after = after_us(row, program, nodes)
+      after = after_us(row, nodes, gone_nodes(row, program))
       line |= {"after_measured_us": row["optimized_us"], "after_predicted_us": round(after, 1)}
       line |= {"after_off": off(after, row["optimized_us"]), "speedup": row["ratio"]}
       line["speedup_predicted"] = round(before / after, 3)
