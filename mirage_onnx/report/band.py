@@ -1,8 +1,8 @@
 """How far the predicted speedup of a whole model may be off, by those that were measured.
 
-``MEASURED`` is the least and the most of its predicted speedup that a model of real size had when it was timed on
-an H100 or an H200 (bench/results/predictions.json). It is a range of so many models, not an interval of
-confidence; for another GPU nothing better is known.
+``MEASURED`` is the least and the most of its predicted speedup that a model of real size had when it was
+timed on an H100 or an H200 (bench/results/predictions.json). It is a range of so many models, not an interval
+of confidence; for another GPU nothing better is known.
 """
 
 #: Measured over predicted speedups, and how many models they are of.

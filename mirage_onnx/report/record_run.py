@@ -30,7 +30,7 @@ from mirage_onnx.report.run_record import (
 from mirage_onnx.report.schema import CountReport, FoundReport, ModelReport, SizeReport
 from mirage_onnx.report.timed import MeasuredReport
 from mirage_onnx.target import Target
-from mirage_onnx.tune.model_times import ModelTimes
+from mirage_onnx.tune.model_times import ModelTimes, place_us
 from mirage_onnx.tune.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _counted_us(o: Outcome, times: ModelTimes | None) -> float:
   """What one place takes in the time of the whole model."""
   if times is None:
     return o.measured.kernel_us if o.measured else 0.0
-  return o.price_us(0.0)
+  return place_us(o)
 
 
 def _region(run: Run, name: str, o: Outcome, target: Target) -> RegionRecord:

@@ -65,10 +65,6 @@ def model_times(
     if other in gone and n not in gone:
       left_us[n] = left_us.get(n, 0.0) + us * times.get(n, 1)
   bounds = frozenset(n for n in node_us if n not in table_us)
-  kernels_us = (
-    (o.price_us(0.0) + (IN_MODEL_US if o.measured is None else 0.0)) * times.get(c.region.nodes[0], 1)
-    for c, o in chosen
-  )
   return ModelTimes(
     nodes=len(names),
     gone=len(gone),
@@ -77,8 +73,15 @@ def model_times(
     unknown_gone=sum(n in gone for n in unknown),
     bounded=len(bounds),
     before_us=sum(us * times.get(n, 1) for n, us in node_us.items()),
-    after_us=float(sum(left_us.values()) + sum(kernels_us)),
+    after_us=float(
+      sum(left_us.values()) + sum(place_us(o) * times.get(c.region.nodes[0], 1) for c, o in chosen)
+    ),
     node_us=node_us,
     left_us=left_us,
     bounds=bounds,
   )
+
+
+def place_us(o: Outcome) -> float:
+  """What the kernels of a region take at one of its places: measured, or predicted in a model."""
+  return o.price_us(0.0) + (IN_MODEL_US if o.measured is None else 0.0)
