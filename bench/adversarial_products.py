@@ -1,11 +1,13 @@
 """Products of many rows against float64 at full size, on inputs that are chosen to be hard.
 
-    python bench/adversarial_products.py OUT.json [CASE ...] [--keep 4]
+    python bench/adversarial_products.py OUT.json [CASE ...] [--keep 4] [--again 500]
 
-Every kernel that ``warpgroup_products.py`` would time (fed ones, blocks that share, ranks that share out the
-depth) gets inputs of each kind below. An error is held against what rounding may do to that element: half a
-unit of the result's type, and a unit of fp32 for each addition, of the sum of all magnitudes. Exit 1 where
-one is larger, or a NaN or an infinity is elsewhere than in float64. Needs a Hopper GPU and torch.
+Every kernel that ``warpgroup_products.py`` would time (fed ones, stored late, out of step, blocks that share,
+ranks that share out the depth) gets inputs of each kind below. An error is held against what rounding may do
+to that element: half a unit of the result's type, and a unit of fp32 for each addition, of the sum of all
+magnitudes. Exit 1 where one is larger, where a NaN or an infinity is elsewhere than in float64, or where one
+of ``--again`` launches gives other bits than the first: sums have one order, so that would be a race. Needs a
+Hopper GPU and torch.
 """
 
 import argparse
@@ -87,7 +89,19 @@ def complaint(torch, got, want, off, dtype):
   return worst, "" if worst <= 1 else f"wrong: {worst:.3g} of what rounding may do"
 
 
-def checked(name, jobs, gpu, torch):
+def unlike(torch, gpu, launch, y, again):
+  """Of ``again`` launches those whose bits are not those of the first."""
+  first, bits = y.clone(), y.view(torch.int16)
+  first, differs = first.view(torch.int16), torch.zeros((), device="cuda", dtype=torch.int64)
+  for _ in range(again):
+    bits.fill_(-1)
+    launch()
+    differs += (bits != first).any()
+  gpu.wait()
+  return int(differs)
+
+
+def checked(name, jobs, gpu, torch, again):
   """Of a case: kernels, the worst of each kind, complaints."""
   rows, depth, columns, kind, dtype = products.CASES[name]
   own = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
@@ -109,12 +123,15 @@ def checked(name, jobs, gpu, torch):
       at = {"i0": x.data_ptr(), "i1": w.data_ptr(), "i2": i2.data_ptr(), "o0": y.data_ptr()}
       for label, source, function in loaded:
         gpu.poison(at["o0"], 2 * rows * columns)
-        gpu.launch_source(function, source, at)
+        launch = partial(gpu.launch_source, function, source, at)
+        launch()
         gpu.wait()
         worst, why = complaint(torch, y.double(), want, off, dtype)
         record["worst"][how] = max(record["worst"].get(how, 0.0), worst or 0.0)
         if why:
           record["wrong"][f"{how}: {label}"] = why
+        if how == KINDS[0] and (other := unlike(torch, gpu, launch, y, again)):
+          record["wrong"][f"again: {label}"] = f"{other} of {again} launches differ"
   return record
 
 
@@ -123,6 +140,7 @@ def main():
   parser.add_argument("out", type=Path)
   parser.add_argument("cases", nargs="*", default=list(CASES))
   parser.add_argument("--keep", type=int, default=4)
+  parser.add_argument("--again", type=int, default=500)
   args = parser.parse_args()
   with ProcessPoolExecutor(max(1, len(sched_getaffinity(0)) - 2)) as pool:
     found = list(pool.map(products.candidates, args.cases, [args.keep] * len(args.cases)))
@@ -134,7 +152,7 @@ def main():
     result, gpu = {**facts(), "kinds": KINDS, "cases": {}}, Gpu(H100)
     for name, jobs in zip(args.cases, made, strict=True):
       with gpu.scope():
-        result["cases"][name] = record = checked(name, list(jobs), gpu, torch)
+        result["cases"][name] = record = checked(name, list(jobs), gpu, torch, args.again)
       print(f"{name}: {record['kernels']} kernels, worst {record['worst']}, {record['wrong']}", flush=True)
       write_text(args.out, json.dumps(result, indent=1) + "\n")
   return int(any(r["wrong"] for r in result["cases"].values()))
