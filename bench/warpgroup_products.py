@@ -102,9 +102,9 @@ def text(kind, dtype, split=False):
 
 
 def varied(*given):
-  """Of the best fed points with one team those out of step, stored late, and both."""
+  """Of the best fed points with one team those out of step, stored late (2: with functions), and both."""
   for us, p in [f for f in fed_points(*given) if f[1].teams == 1][:VARIED]:
-    for late, lag in product((0, 1), LAGS):
+    for late, lag in product((0, 1, 2), LAGS):
       if late or lag:
         yield us, replace(p, late=late, lag=lag)
 
@@ -238,7 +238,7 @@ def main():
       result["cases"][name] = record
       theirs = {n: v[0] for n, v in record["us"].items() if n == "cublas" or re.match(r"lt \d", n)}
       cublas, ours = min(theirs.values()), {k: v[0] for k, v in record["us"].items() if "wgmma" in k}
-      for kind in ("late=1", "lag", "cluster=[24].*teams", "teams", ""):
+      for kind in ("late=1", "late=2", "lag", "cluster=[24].*teams", "teams", ""):
         own = {k: v for k, v in ours.items() if re.search(kind, k)}
         best = min(own, key=own.get, default=None)
         if best:

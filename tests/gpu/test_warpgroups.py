@@ -49,6 +49,10 @@ CASES = {
     GELU, 256, 128, teams=1, late=1, lag=3, a0=2100, a1=456, a2=5000
   ),
   "fed, stored late": by_wgmma(GELU, 256, 128, teams=1, late=1, a0=2100, a1=456, a2=5000),
+  "fed, functions stored late": by_wgmma(GELU, 256, 128, teams=1, late=2, a0=2100, a1=456, a2=5000),
+  "fed, functions stored late and out of step": by_wgmma(
+    GELU, 128, 192, warps=12, teams=1, late=2, lag=1, a0=2100, a1=456, a2=5000
+  ),
   "fed, stored late, shared": by_wgmma(
     RESIDUAL, 128, 128, stages=4, teams=1, sharing=2, late=1, a0=2304, a1=328, a2=2504
   ),

@@ -1,19 +1,26 @@
 """Results of a part that are stored in the steps of the next one, packed in registers until then.
 
 Behind a part all multiprocessors store at once, and the tensor cores wait for L2. So a lane keeps what it
-has, and stores 16 bytes at a time while the next products run; of the last part at the end. It is right in
-the emulator and was not run on a GPU yet: no search asks for it.
+has, and stores 16 bytes at a time while the next products run; of the last part at the end. With ``late=2``
+it keeps the argument of the last functions (their one argument, rounded to the results' type), and these are
+computed there, too, beside the products. It is right in the emulator and was not run on a GPU yet: no search
+asks for it.
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
+from mirage_onnx.codegen.elementwise import literal
 from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.loads import TensorText
+from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES, in_quads
 from mirage_onnx.codegen.tiled.spot import Spot, digit, owner
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.errors import RejectionError
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.functions import ELEMENTWISE, TIMES_NORMAL, Price, is_elementwise
+from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.feed import Feed
 from mirage_onnx.lower.forms import Form
 from mirage_onnx.lower.pieces import Piece
@@ -25,7 +32,10 @@ _BESIDE = 48
 
 @dataclass(frozen=True, slots=True)
 class LateStores:
-  """Of a save: ``rows`` and ``columns`` of 16 bytes of a lane; ``stride``: elements from row to row."""
+  """Of a save: ``rows`` and ``columns`` of 16 bytes of a lane; ``stride``: elements from row to row.
+
+  ``kept``: the value that is kept; ``behind``: what is computed of it when it is stored.
+  """
 
   view: TensorText
   form: Form
@@ -33,6 +43,8 @@ class LateStores:
   columns: int
   stride: int
   steps: int
+  kept: int
+  behind: tuple[int, ...] = ()
 
   @property
   def _count(self) -> int:
@@ -67,7 +79,37 @@ class LateStores:
     w.writer.line("#pragma unroll")
     with w.writer.block(f"for (int n = 0; n < {self._count}; ++n)"):
       to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
-      w.writer.line(f"if ({' && '.join([*when, *there])}) ptx::st_v4({to}, late[{i}][{j}]);")
+      if not self.behind:
+        w.writer.line(f"if ({' && '.join([*when, *there])}) ptx::st_v4({to}, late[{i}][{j}]);")
+      else:
+        with w.writer.block(f"if ({' && '.join(when)})") if when else nullcontext():
+          for word in "xyzw":
+            w.writer.line(f"const unsigned {word} = {self._computed(w, f'late[{i}][{j}].{word}')};")
+          w.writer.line(f"if ({' && '.join(there)}) ptx::st_v4({to}, ptx::U4{{x, y, z, w}});")
+
+  def _computed(self, w: ValueWriter, pair: str) -> str:
+    """The results of a packed pair of what is kept."""
+    kind = tag(self.view.tensor.dtype)
+    line = w.writer.line
+    low = f"a{pair[-1]}"
+    line(f"float {low}[2];")
+    line(f"{kind}::unpack({pair}, {low}[0], {low}[1]);")
+    results = []
+    for e in range(2):
+      known = {self.kept: f"{low}[{e}]"}
+      for index in self.behind:
+        args = [known.get(a) or _number(w, a) for a in w.operands(index)]
+        known[index] = f"r{index}{pair[-1]}{e}"
+        line(f"const float {known[index]} = {w.evaluated(index, args)};", index)
+      results.append(known[self.behind[-1]])
+    return f"{kind}::pack({', '.join(results)})"
+
+
+def _number(w: ValueWriter, index: int) -> str:
+  """A constant of what is computed."""
+  number = constant(w.ops[index], w.lowering.extents)
+  assert number is not None
+  return literal(number)
 
 
 def late_stores(w: ValueWriter, threads: ThreadGraph) -> LateStores | None:
@@ -101,4 +143,35 @@ def _late_stores(w: ValueWriter, threads: ThreadGraph) -> LateStores | None:
   if not isinstance(stride, int) or 3 * results // 2 + _BESIDE > feed.registers[1]:
     return None
   rows, columns = warps.tiles(form.g, 8), warps.tiles(form.t, 8) // QUAD_TILES
-  return LateStores(view, form, rows, columns, stride, lowering.assignment.pieces.most_steps)
+  steps = lowering.assignment.pieces.most_steps
+  kept, behind = _kept(w, save.arg) if threads.params.late > 1 else (save.arg, ())
+  if threads.params.late > 1 and not behind:
+    return None
+  return LateStores(view, form, rows, columns, stride, steps, kept, behind)
+
+
+def _kept(w: ValueWriter, result: int) -> tuple[int, tuple[int, ...]]:
+  """The one argument of the last functions of a result, nearest to it, and what is computed of it.
+
+  Among that is what takes the special function unit; else nothing would be won.
+  """
+  for at in range(result - 1, -1, -1):
+    if w.ops[at].axes != w.ops[result].axes or w.ops[at].dtype is not DType.F32:
+      continue
+    behind, left = set[int](), [result]
+    while left:
+      index = left.pop()
+      if index == at or index in behind or constant(w.ops[index], w.lowering.extents) is not None:
+        continue
+      behind.add(index)
+      if not is_elementwise(w.ops[index].op):
+        break
+      left += w.operands(index)
+    else:
+      if any(_is_dear(w.ops[i].op) for i in behind):
+        return at, tuple(sorted(behind))
+  return result, ()
+
+
+def _is_dear(op: str) -> bool:
+  return op == TIMES_NORMAL or (op in ELEMENTWISE and ELEMENTWISE[op].price is not Price.LANE)
