@@ -101,10 +101,10 @@ def text(kind, dtype, split=False):
   )
 
 
-def varied(*given):
+def varied(*given, sharing=(1,), most=VARIED, lags=LAGS):
   """Of the best fed points with one team those out of step, stored late (2: with functions), and both."""
-  for us, p in [f for f in fed_points(*given) if f[1].teams == 1][:VARIED]:
-    for late, lag in product((0, 1, 2), LAGS):
+  for us, p in [f for f in fed_points(*given, sharing=sharing) if f[1].teams == 1][:most]:
+    for late, lag in product((0, 1, 2), lags):
       if late or lag:
         yield us, replace(p, late=late, lag=lag)
 
@@ -127,6 +127,7 @@ def candidates(name, keep):
   for n in SHARED:
     add(False, partial(fed_points, sharing=(n,)))
   add(False, varied)
+  add(False, partial(varied, sharing=(2,), most=2, lags=(0, 2)))
   for solve in (partial(fed_points, ranks=SHARED), warpgroup_points):
     add(True, lambda *given, own=solve: [f for f in own(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
   return jobs
