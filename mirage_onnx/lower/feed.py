@@ -103,8 +103,8 @@ def feed_of(
     raise refuse("more than a ring of operands is in shared memory")
   if grid.tiles or params.warps % WGMMA.warps or not 1 <= params.teams <= _MOST_TEAMS:
     raise refuse(f"blocks that a launch counts, parts of warpgroups, or not 1 to {_MOST_TEAMS} teams")
-  if lowering.ranks > 1 and (params.teams > 1 or params.sharing > 1):
-    raise refuse("ranks beside teams, or beside blocks that share")
+  if lowering.ranks > 1 and params.teams > 1:
+    raise refuse("ranks beside teams")
   if params.lag and not _may_lag(params, lowering, bool(meets)):
     raise refuse(f"no {params.lag} steps between the warpgroups of its team")
   heights = {i: _height(lowering, i) for i in lowering.ring}

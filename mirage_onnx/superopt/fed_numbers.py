@@ -136,8 +136,10 @@ def _points(
       depth = extents[kernel.loop or ""]
       whole = blocks[apart] % sharing == 0
       if ranks > 1:
-        few = prod(blocks.values()) * ranks <= target.multiprocessors
-        whole = few and teams == sharing == 1 and depth % (ranks * step) == 0
+        few = (
+          prod(blocks.values()) * ranks <= target.multiprocessors and ranks * sharing <= target.max_cluster
+        )
+        whole &= few and teams == 1 and depth % (ranks * step) == 0
         stages = min(stages, depth // (ranks * step))
       if whole and 2 < stages < ceil(depth / (ranks * step)) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)
