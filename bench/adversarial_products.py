@@ -144,9 +144,10 @@ def main():
   parser.add_argument("cases", nargs="*", default=list(CASES))
   parser.add_argument("--keep", type=int, default=4)
   parser.add_argument("--again", type=int, default=500)
+  products.add_choice(parser)
   args = parser.parse_args()
   with ProcessPoolExecutor(max(1, len(sched_getaffinity(0)) - 2)) as pool:
-    found = list(pool.map(products.candidates, args.cases, [args.keep] * len(args.cases)))
+    found = list(pool.map(partial(products.chosen, args=args), args.cases))
     made = [pool.map(products.compiled, own) for own in found]
     import torch
 

@@ -134,6 +134,17 @@ def candidates(name, keep):
   return jobs
 
 
+def add_choice(parser):
+  parser.add_argument("--only", default="", help="numbers whose text has this (a regular expression)")
+  parser.add_argument("--without", default="", help="none whose text has this")
+
+
+def chosen(name, args):
+  """Those of ``candidates`` that are asked for."""
+  every = [j for j in candidates(name, args.keep) if re.search(args.only, j[1])]
+  return [j for j in every if not args.without or not re.search(args.without, j[1])]
+
+
 def compiled(job):
   try:
     return (*job, compile_cubin(job[3].text, H100, name=job[3].name))
@@ -224,9 +235,10 @@ def main():
   parser.add_argument("cases", nargs="*", default=list(CASES))
   parser.add_argument("--keep", type=int, default=12)
   parser.add_argument("--no-lt", action="store_true", help="torch's cuBLAS only")
+  add_choice(parser)
   args = parser.parse_args()
   with ProcessPoolExecutor(max(1, len(sched_getaffinity(0)) - 2)) as pool:
-    found = list(pool.map(candidates, args.cases, [args.keep] * len(args.cases)))
+    found = list(pool.map(partial(chosen, args=args), args.cases))
     made = [pool.map(compiled, own) for own in found]  # while others are timed
     import torch
 
