@@ -97,13 +97,12 @@ def _attention():
 
 
 def _fed():
-  from tests.codegen.tiled.test_feed_text import FED, LAGGING, RANKS
+  from tests.codegen.tiled.test_feed_text import FED, RANKS
   from tests.gpu.test_warpgroups import CASES
 
   ranks = {f"ranks {n}": c for n, c in RANKS.items()}
   late = {n: c for n, c in CASES.items() if "stored late" in n or "batched" in n}
-  lagging = {f"out of step, {n}": c for n, c in LAGGING.items() if not c.params[0].late}
-  for name, c in {**FED, **ranks, **lagging, **late}.items():
+  for name, c in {**FED, **ranks, **late}.items():
     yield Subject(f"fed/{name}", c.graph, c.params, c.extents)
   for n, (rows, depth, columns, kind, dtype) in enumerate(FED_CASES):
     graph, sizes = (

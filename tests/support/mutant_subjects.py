@@ -87,7 +87,7 @@ BESIDE = {
   "product of two teams": by_wgmma(
     PLAIN, 64, 64, warps=4, stages=3, teams=2, sharing=2, a0=512, a1=264, a2=64
   ),
-  "product out of step": by_wgmma(PLAIN, 128, 128, stages=3, teams=1, late=1, lag=1, a0=300, a1=328, a2=264),
+  "product stored late": by_wgmma(PLAIN, 128, 128, stages=3, teams=1, late=1, a0=300, a1=328, a2=264),
   "two products": attention(64, 64, 3, a1=376, a3=77),
   "two products fed": fed(banded(HIDDEN, 128, 64, 3, a0=1, a1=264, a3=200)),
   "two products of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a0=1, a1=264, a3=200),

@@ -24,9 +24,7 @@ CASES = {
     PLAIN, 128, 128, stages=3, teams=1, late=1, sharing=2, a0=512, a1=328, a2=264
   ),
   "functions": by_wgmma(GELU, 256, 128, stages=3, teams=1, late=2, a0=397, a1=200, a2=520),
-  "functions, more steps, out of step": by_wgmma(
-    GELU, 128, 128, teams=1, late=2, lag=2, a0=300, a1=1000, a2=200
-  ),
+  "functions, more steps": by_wgmma(GELU, 128, 128, teams=1, late=2, a0=300, a1=1000, a2=200),
   "functions in bf16": by_wgmma(
     GELU.replace("f16", "bf16"), 128, 192, warps=12, stages=3, teams=1, late=2, a0=397, a1=264, a2=264
   ),
