@@ -90,7 +90,7 @@ BESIDE = {
   "product stored late": by_wgmma(PLAIN, 128, 128, stages=3, teams=1, late=1, a0=300, a1=328, a2=264),
   "functions beside a product": by_wgmma(GELU, 128, 128, stages=3, teams=1, late=2, a0=300, a1=328, a2=264),
   "product of ranks that share": by_wgmma(
-    SPLIT, 64, 64, warps=4, stages=3, cluster=2, teams=1, sharing=2, a0=128, a1=512, a2=72
+    SPLIT, 64, 64, warps=4, stages=3, cluster=2, teams=1, sharing=2, a0=128, a1=1024, a2=136
   ),
   "two products": attention(64, 64, 3, a1=376, a3=77),
   "two products fed": fed(banded(HIDDEN, 128, 64, 3, a0=1, a1=264, a3=200)),
