@@ -108,6 +108,11 @@ kernel k1 grid=a3,a2,a0 cluster=- loop=-
 )  # fmt: skip
 
 
+#: The same with what blocks have made in other orders: each part by itself, and rows before columns.
+FIRST = BY_PARTS.replace("t2 f32[a0,a2,a3,a1/k0] temp", "t2 f32[a1/k0,a0,a3,a2] temp")
+ROWS_FIRST = BY_PARTS.replace("t2 f32[a0,a2,a3,a1/k0] temp", "t2 f32[a0,a3,a2,a1/k0] temp")
+
+
 def extents_of(name):
   heads, queries, keys, depth = CASES[name]
   return {"a0": heads, "a1": keys, "a2": depth, "a3": queries, "a4": depth}
@@ -116,7 +121,7 @@ def extents_of(name):
 def jobs_of(name, keep):
   """(case, label, predicted us of the first kernel, graph, params, sources)."""
   sizes, found = extents_of(name), []
-  for how, text in (("ranks", BY_RANKS), ("parts", BY_PARTS)):
+  for how, text in (("ranks", BY_RANKS), ("parts", BY_PARTS), ("first", FIRST), ("rows", ROWS_FIRST)):
     graph = parse_ugraph(text)
     tensors = {t.name: t for t in graph.tensors}
     behind = (
@@ -233,7 +238,7 @@ def main():
       result["cases"][name] = record
       us = {n: v[0] for n, v in record["us"].items()}
       print(f"{name}: {[(n, t) for n, t in us.items() if '=' not in n]}", flush=True)
-      for how in ("ranks", "parts"):
+      for how in ("ranks", "parts", "first", "rows"):
         print(*sorted((t, n) for n, t in us.items() if n.startswith(how))[:4], sep="\n  ", flush=True)
       write_text(args.out, json.dumps(result, indent=1) + "\n")
 
