@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from mirage_onnx.codegen.index_text import parts_of
 from mirage_onnx.codegen.loads import held_at, named_at
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.ir.ugraph import Kernel, UGraph
 from mirage_onnx.lower.grid import AxisTile, Grid
 from mirage_onnx.lower.sizes import axis_variable
 from mirage_onnx.lower.tensor_view import TensorView
@@ -19,11 +19,6 @@ def last_of(at: AxisTile) -> str:
 def first_of(at: AxisTile) -> str:
   """The block's first element of the axis, as an expression."""
   return f"first_{axis_variable(at.axis)}" if at.split else "0"
-
-
-def rank_of(params: KernelParams) -> str:
-  """Which of the ranks that share out a part this block is: in a cluster they are beside each other."""
-  return "ptx::cluster_rank()" + (f" % {params.cluster}" if params.sharing > 1 else "")
 
 
 def block_index(grid: Grid, dim: int) -> str:

@@ -98,8 +98,8 @@ def feed_of(
     raise refuse("more than a ring of operands is in shared memory")
   if grid.tiles or params.warps % WGMMA.warps or not 1 <= params.teams <= _MOST_TEAMS:
     raise refuse(f"blocks that a launch counts, parts of warpgroups, or not 1 to {_MOST_TEAMS} teams")
-  if lowering.ranks > 1 and params.teams > 1:
-    raise refuse("ranks beside teams")
+  if lowering.ranks > 1 and (params.teams > 1 or params.sharing > 1):
+    raise refuse("ranks beside teams, or beside blocks that share")
   heights = {i: _height(lowering, i) for i in lowering.ring}
   axis, shared = "", -1
   if params.sharing > 1:

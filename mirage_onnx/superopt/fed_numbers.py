@@ -12,6 +12,7 @@ from itertools import product
 from math import ceil, prod
 
 from mirage_onnx.instructions import WGMMA
+from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.lower.feed import barrier_bytes
 from mirage_onnx.superopt.warpgroup_numbers import Shape, in_turn, lowered_fastest, warpgroup_points
@@ -31,10 +32,11 @@ SHARING, RANKS = (1,), (1,)
 _SMALL = 64 * 128
 #: Of so many points one has blocks that share.
 _LEAST_WITH_SHARED = 4
-#: Rows times columns of a part of two warpgroups that are stored late where a block has several parts, and
-#: what that takes of the time: on an H100 .952 to .987 in five cases, and with fewer results a lane .966 to
-#: 1.16 (bench/results/h100/late_products.json).
-_LATE_PART, _LATE_TIME = 256 * 128, 0.97
+#: Rows times columns of a part of two warpgroups that is stored late where a block has several parts, and
+#: what that takes of the time: on an H100 .952 to .987 in eight cases, and with fewer results a lane .966 to
+#: 1.16. Where functions are computed beside the next part's products, too, .923 to .973 in five cases of any
+#: part of two warpgroups (bench/results/h100/late_products.json).
+_LATE_WARPS, _LATE_PART, _LATE_TIME, _BESIDE_TIME = 8, 256 * 128, 0.96, 0.93
 
 
 def product_points(
@@ -70,20 +72,25 @@ def fed_points(
   ranks = ranks if kernel.cluster == kernel.loop and target.has_clusters else (1,)
   points = _points(kernel, shape, extents, target, sharing, ranks)
   found = lowered_fastest(kernel, tensors, extents, target, points, keep)
-  halves = all(tensors[s.tensor].dtype.is_half for s in kernel.saves)
-  late = [
-    (_LATE_TIME * us, replace(p, late=1))
-    for us, p in found
-    if halves and _is_late(kernel, extents, target, p)
-  ]
+  late = [f for us, p in found for f in _late(kernel, tensors, extents, target, us, p)]
   return tuple(sorted((*found, *late), key=lambda f: f[0]))[:keep]
 
 
-def _is_late(kernel: Kernel, extents: Mapping[str, int], target: Target, p: KernelParams) -> bool:
-  """Whether what a block has of a part is stored beside the next one's products."""
+def _late(
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, us: float,
+  p: KernelParams,
+) -> Iterator[tuple[float, KernelParams]]:  # fmt: skip
+  """The same with what a block has of a part stored, or finished, beside the products of its next one."""
   parts = prod(-(-extents[a] // n) for a, n in zip(kernel.grid, p.tile, strict=True))
-  alone = p.teams == p.cluster == p.sharing == 1 and len(kernel.saves) == 1
-  return alone and parts > target.multiprocessors and (prod(p.tile), p.warps) == (_LATE_PART, 8)
+  several = parts > target.multiprocessors and p.teams == p.cluster == 1 and p.warps == _LATE_WARPS
+  if not several or len(kernel.saves) != 1 or not tensors[kernel.saves[0].tensor].dtype.is_half:
+    return
+  if prod(p.tile) == _LATE_PART and p.sharing <= 2:
+    yield _LATE_TIME * us, replace(p, late=1)
+  results = kernel.ops[kernel.saves[0].arg].axes
+  functions = (ELEMENTWISE[op.op] for op in kernel.ops if op.axes == results and op.op in ELEMENTWISE)
+  if p.sharing == 1 and any(f.price is not Price.LANE for f in functions):
+    yield _BESIDE_TIME * us, replace(p, late=2)
 
 
 def _points(
@@ -108,10 +115,8 @@ def _points(
       depth = extents[kernel.loop or ""]
       whole = blocks[apart] % sharing == 0
       if ranks > 1:
-        few = (
-          prod(blocks.values()) * ranks <= target.multiprocessors and ranks * sharing <= target.max_cluster
-        )
-        whole &= few and teams == 1 and depth % (ranks * step) == 0
+        few = prod(blocks.values()) * ranks <= target.multiprocessors
+        whole = few and teams == sharing == 1 and depth % (ranks * step) == 0
         stages = min(stages, depth // (ranks * step))
       if whole and 2 < stages < ceil(depth / (ranks * step)) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)

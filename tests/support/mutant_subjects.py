@@ -19,7 +19,7 @@ from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import NamedArray
 from tests.codegen.tiled.test_ring_feed_text import fed
-from tests.codegen.tiled.test_warpgroup import ACROSS, GELU, NORM, PLAIN, SPLIT, attention, by_wgmma
+from tests.codegen.tiled.test_warpgroup import ACROSS, GELU, NORM, PLAIN, attention, by_wgmma
 from tests.support.block_graphs import Graphs
 from tests.support.block_graphs import numbers as p
 from tests.support.primitives import GROUPS
@@ -89,9 +89,6 @@ BESIDE = {
   ),
   "product stored late": by_wgmma(PLAIN, 128, 128, stages=3, teams=1, late=1, a0=300, a1=328, a2=264),
   "functions beside a product": by_wgmma(GELU, 128, 128, stages=3, teams=1, late=2, a0=300, a1=328, a2=264),
-  "product of ranks that share": by_wgmma(
-    SPLIT, 64, 64, warps=4, stages=3, cluster=2, teams=1, sharing=2, a0=128, a1=1024, a2=136
-  ),
   "two products": attention(64, 64, 3, a1=376, a3=77),
   "two products fed": fed(banded(HIDDEN, 128, 64, 3, a0=1, a1=264, a3=200)),
   "two products of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a0=1, a1=264, a3=200),
@@ -125,8 +122,7 @@ def beside():
     found = interpret_ugraph(Rounded(), graph, case.params, case.extents, inputs)
     (out,) = (t for t in graph.tensors if t.role == "output")
     want = found[out.name].aligned(out.axes)[0].astype(np.float64)
-    several = case.params[0].teams and case.params[0].cluster == 1
-    target = FEW if several else H200  # so that blocks have several parts
+    target = FEW if case.params[0].teams else H200  # so that blocks have several parts
     source = emit_kernel(graph, graph.kernels[0], case.params[0], every, target)
     yield Subject(
       title, (source,), tensors, {out.name: (want, 2 * TOLERANCE[out.dtype])}, [out.name], BESIDE_KINDS

@@ -79,11 +79,11 @@ PTX_DEVICE float parts_reduce(const float* part) {
   return v;
 }
 
-// Over blocks of the cluster from `first` on, at one place of the shared memory of each.
+// Over the blocks of the cluster, at one place of the shared memory of each.
 template <class R, int Ranks>
-PTX_DEVICE float cluster_reduce(const float* part, unsigned first = 0) {
-  float v = ptx::dsmem_ld(part, first);
+PTX_DEVICE float cluster_reduce(const float* part) {
+  float v = ptx::dsmem_ld(part, 0);
 #pragma unroll
-  for (int r = 1; r < Ranks; ++r) v = R::combine(v, ptx::dsmem_ld(part, first + r));
+  for (int r = 1; r < Ranks; ++r) v = R::combine(v, ptx::dsmem_ld(part, r));
   return v;
 }

@@ -80,16 +80,15 @@ PTX_DEVICE float times_normal(float x) {
 }
 
 // One arrival of this warp, which has waited for its products, at a barrier; or at those at its place in
-// the first blocks of the cluster: those that have this block's place among `Ranks`.
-template <int Blocks, int Ranks = 1>
+// the first blocks of the cluster.
+template <int Blocks>
 PTX_DEVICE void warp_arrives(ptx::U64* bar) {
   ptx::sync_warp();
   if constexpr (Blocks == 1) {
     if (ptx::lane() == 0) ptx::mbarrier_arrive(bar);
   } else {
     const unsigned rank = static_cast<unsigned>(ptx::lane());
-    const unsigned own = Ranks > 1 ? ptx::cluster_rank() % Ranks : 0;
-    if (rank < Blocks) ptx::mbarrier_arrive_remote_relaxed(bar, rank * Ranks + own);
+    if (rank < Blocks) ptx::mbarrier_arrive_remote_relaxed(bar, rank);
   }
 }
 

@@ -57,8 +57,7 @@ class FeedText(SharedRing):
     writer, feed = self.writer, self.feed
     groups, registers = feed.teams * feed.warps // 4, feed.registers
     if feed.sharing > 1:
-      place = "ptx::cluster_rank()" + (f" / {self._ranks}" if self._ranks > 1 else "")
-      writer.line(f"const int rank = static_cast<int>({place});")
+      writer.line("const int rank = static_cast<int>(ptx::cluster_rank());")
     writer.line("const int group = ptx::warpgroup();")
     with writer.block(f"if (group == {groups})"):
       if registers:
@@ -110,28 +109,8 @@ class FeedText(SharedRing):
 
   def _unit(self, turn: str) -> str:
     """The block's unit of a turn."""
-    own, sharing, ranks = "ptx::block_x()", self.feed.sharing, self._ranks
-    if sharing > 1:
-      own = f"ptx::block_x() / {sharing}"
-    if sharing > 1 and ranks > 1:  # ranks of a part beside each other, as without sharing
-      own = f"ptx::block_x() / {sharing * ranks} * {ranks} + ptx::block_x() % {ranks}"
+    own = "ptx::block_x()" if self.feed.sharing == 1 else f"ptx::block_x() / {self.feed.sharing}"
     return f"{own} + {turn} * {self.threads.standing // self.feed.sharing}"
-
-  @property
-  def _ranks(self) -> int:
-    return self.values.lowering.ranks
-
-  @property
-  def _blocks(self) -> str:
-    """Those that share a tile, as ``warp_arrives`` counts them."""
-    sharing = self.feed.sharing
-    return f"{sharing}, {self._ranks}" if sharing > 1 and self._ranks > 1 else str(sharing)
-
-  @property
-  def _those_that_share(self) -> str:
-    """A bit for each of the cluster's blocks: of ranks, those of the same part of the depth."""
-    bits = sum(1 << n * self._ranks for n in range(self.feed.sharing))
-    return f"{bits} << ptx::cluster_rank() % {self._ranks}" if self._ranks > 1 else str(bits)
 
   @property
   def _pair(self) -> int:
@@ -153,7 +132,7 @@ class FeedText(SharedRing):
       if sharing > 1:
         grid = self.threads.grid
         dim = next(a.dim or 0 for a in grid.axes if a.axis == feed.axis)
-        before = prod(grid.launch[:dim]) if dim else self._ranks
+        before = prod(grid.launch[:dim])
         inner = f"{unit} / {before} * {sharing} + rank" if before > 1 else f"{unit} * {sharing} + rank"
         whole = f"{unit} % {before} + ({inner}) * {before}" if before > 1 else inner
         writer.line(f"const int tile = {whole};")
@@ -192,7 +171,7 @@ class FeedText(SharedRing):
         to = total(f"{tile.name}_ring", f"slot * {tile.units}", str(place))
         to = total(to, times("rank", piece)) if fed.shared else to
         call = "tensor_load_multicast" if fed.shared else "tensor_load"
-        ranks = f", {self._those_that_share}" if fed.shared else ""
+        ranks = f", {(1 << feed.sharing) - 1}" if fed.shared else ""
         line(
           f"ptx::{call}({to}, {self._map_of(fed.map.tensor)}, {column}, {row}, full + slot{ranks});",
           fed.index,
@@ -226,13 +205,15 @@ class FeedText(SharedRing):
   def behind(self) -> None:
     """The products of the iteration before have ended."""
     stages = self.values.lowering.stages
-    self.writer.line(f"if (step > 0) warp_arrives<{self._blocks}>(free + (at + {stages - 1}) % {stages});")
+    self.writer.line(
+      f"if (step > 0) warp_arrives<{self.feed.sharing}>(free + (at + {stages - 1}) % {stages});"
+    )
 
   def end(self) -> None:
     """Those of the last one have."""
     stages = self.values.lowering.stages
     last = f"static_cast<unsigned>(turn * steps + steps - 1) % {stages}"
-    self.writer.line(f"warp_arrives<{self._blocks}>(free + {last});")
+    self.writer.line(f"warp_arrives<{self.feed.sharing}>(free + {last});")
 
 
 def _given(tensor: str) -> str:

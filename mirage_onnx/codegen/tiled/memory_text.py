@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mirage_onnx.codegen.grid_text import block_index, rank_of, replicas
+from mirage_onnx.codegen.grid_text import block_index, replicas
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.tiled.copies import Copying, copy_load
@@ -142,7 +142,7 @@ def store(w: ValueWriter, step: do.Store) -> None:
   own, view = w.own(save.arg), w.view(save.tensor)
   conditions = owner(form, lowering.warps)
   if lowering.ranks > 1 and not w.apart:
-    conditions.append(f"{rank_of(w.pieces.cut.params)} == 0")
+    conditions.append("ptx::cluster_rank() == 0")
   grid = w.pieces.cut.grid
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
   conditions += [replica] if (replica := replicas(grid, saved)) else []

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mirage_onnx.codegen.grid_text import declare_firsts, first_of, rank_of
+from mirage_onnx.codegen.grid_text import declare_firsts, first_of
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.source import Writer
@@ -102,7 +102,7 @@ class PiecesText:
     size, first = self.size(whole), self.first(whole)
     if self.upto and not whole.levels and whole.axis == self.cut.kernel.loop:
       size = self.upto
-    rank = f"static_cast<int>({rank_of(self.cut.params)})"
+    rank = "static_cast<int>(ptx::cluster_rank())"
     if ranks == 1:
       if not piece.exact:
         writer.line(f"const int {self.size(piece)} = {size};")

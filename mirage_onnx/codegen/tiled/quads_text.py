@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from mirage_onnx.codegen.grid_text import rank_of
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.tiled.spot import Spot, digit
@@ -35,8 +34,7 @@ def in_quads(w: ValueWriter, form: Form, view: TensorText, own: Mapping[str, Pie
 def is_own(w: ValueWriter, i: str, j: str, columns: int) -> str:
   """The condition that this rank has four tiles of columns, where ranks have parts (``apart_text.py``)."""
   at = total(times(i, columns), j)
-  rank = rank_of(w.pieces.cut.params)
-  return f"{rank} == {at}" if w.apart == 1 else f"{rank} == ({at}) / {w.apart}"
+  return f"ptx::cluster_rank() == {at}" if w.apart == 1 else f"ptx::cluster_rank() == ({at}) / {w.apart}"
 
 
 def load_quads(w: ValueWriter, held: Held, name: str, view: TensorText, own: Mapping[str, Piece]) -> None:

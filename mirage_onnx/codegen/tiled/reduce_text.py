@@ -157,9 +157,7 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
 
 def _gather(w: ValueWriter, step: do.GatherRanks, held: Held, spot: Spot) -> None:
   tile, rule = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op)
-  ranks, params = w.lowering.ranks, w.pieces.cut.params
-  first = f", ptx::cluster_rank() / {ranks} * {ranks}" if params.sharing > 1 else ""
-  value = f"cluster_reduce<{rule}, {ranks}>({tile.name} + {_slot(w, spot, held.form)}{first})"
+  value = f"cluster_reduce<{rule}, {w.lowering.ranks}>({tile.name} + {_slot(w, spot, held.form)})"
   value = w.taken(w.ops[step.index], value)
   w.writer.line(f"{w.name(held)}{spot.subscript(held.form)} = {value};", step.index)
 

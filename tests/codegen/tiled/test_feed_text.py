@@ -52,13 +52,6 @@ RANKS = {
   "four": by_wgmma(BIASED, 64, 128, stages=3, cluster=4, teams=1, a0=197, a1=768, a2=136),
   "large": by_wgmma(SPLIT, 128, 256, warps=16, stages=4, cluster=2, teams=1, a0=300, a1=640, a2=136),
   "columns": by_wgmma(BIASED, 256, 128, stages=4, cluster=2, teams=1, a0=130, a1=512, a2=264),
-  "rows shared": by_wgmma(SPLIT, 64, 128, stages=3, cluster=2, teams=1, sharing=2, a0=397, a1=512, a2=256),
-  "columns shared": by_wgmma(
-    BIASED, 128, 64, warps=4, stages=3, cluster=2, teams=1, sharing=2, a0=256, a1=512, a2=200
-  ),
-  "four shared": by_wgmma(
-    SPLIT, 64, 64, warps=4, stages=3, cluster=4, teams=1, sharing=2, a0=128, a1=1024, a2=328
-  ),
 }
 
 #: Products of two activations, one a block.
@@ -91,9 +84,8 @@ def test_right(monkeypatch, processors):
 def test_ranks(name):
   """Each has a part of the depth, and then of the results; the warp that copies meets the others."""
   near([RANKS[name]], bound=2e-2)
-  (params,) = RANKS[name].params
-  source, blocks = emit(RANKS[name]), params.cluster * params.sharing
-  assert source.cluster == blocks and source.grid[0] % blocks == 0
+  source, ranks = emit(RANKS[name]), RANKS[name].params[0].cluster
+  assert source.cluster == ranks and source.grid[0] % ranks == 0
   assert source.text.count("ptx::cluster_meet();") == 2 and source.text.count("ptx::cluster_sync();") == 2
   assert ("ptx::bar_sync(" in source.text) == (name in ("large", "columns"))
   compile_cubin(source.text, H100, name=source.name)
