@@ -1,5 +1,7 @@
 """What is done to a program before its numbers with wgmma are timed."""
 
+from contextlib import suppress
+
 from golden_texts import PROGRAMS
 from tiled_kernels import Case, near
 
@@ -31,7 +33,7 @@ def test_others_stay():
   """Nobody else shares a loop of several products and leaves many elements a row."""
   changed = set()
   for name, text in PROGRAMS.items():
-    if text.startswith("ugraph 1"):
+    with suppress(ValueError):  # some are parts of programs
       graph = parse_ugraph(text)
       changed |= {name} if parts_apart(graph) is not graph else set()
   assert changed == {"attention_shared", "split"}
