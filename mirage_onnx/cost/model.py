@@ -53,8 +53,8 @@ PARTS_ASSUMED = 16
 #: Combining the warps' partial results, per 16x8 accumulator tile of a block.
 COMBINE_US = 0.15
 #: What a step of a warp takes whose operands are packed, however many bytes are under way: its instructions
-#: wait for each other, and its products for the one before. (Of 14336x4096 and one row on an H100 16 warps of
-#: one stage take 16.4 us, 8 of two 18.0, 4 of four 21.9, 2 of eight 30.6; bench/results/h100/packed_deep.json.)
+#: wait for each other, its products for the one before. (14336x4096, one row, H100: 16 warps of one stage
+#: take 16.4 us, 8 of two 18.0, 4 of four 21.9, 2 of eight 30.6; bench/results/h100/packed_deep.json.)
 PACKED_STEP_US = 0.15
 #: Rows of a tile of mma.
 _ROWS = 8
