@@ -38,8 +38,9 @@ def _version(name):
 
 
 def _git(*arguments):
+  """What git says; nothing in a copy of the tree (MIRAGE_COMMIT says its commit)."""
   try:
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-  except OSError:  # a machine without git
+  except FileNotFoundError:
     return ""
   return done.stdout.strip()
