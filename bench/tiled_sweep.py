@@ -207,7 +207,7 @@ def save(out, kernels, us, left):
 
 
 def read(path):
-  """Name -> a kernel of a record, with its times under ``us``; the corpus has what a kept record leaves out."""
+  """Name -> a kernel of a record, with its times under ``us``; what a kept record lacks, the corpus has."""
   kernels = json.loads(path.read_text())["kernels"]
   if any("graph" not in own for own in kernels.values()):
     corpus = tiled_kernels((*GROUPS, "hopper"))
