@@ -1,11 +1,13 @@
 """Products of many rows against float64 at full size, on inputs that are chosen to be hard.
 
-    python bench/adversarial_products.py OUT.json [CASE ...] [--keep 4]
+    python bench/adversarial_products.py OUT.json [CASE ...] [--keep 4] [--again 500]
 
-Every kernel that ``warpgroup_products.py`` would time (fed ones, blocks that share, ranks that share out the
-depth) gets inputs of each kind below. An error is held against what rounding may do to that element: half a
-unit of the result's type, and a unit of fp32 for each addition, of the sum of all magnitudes. Exit 1 where
-one is larger, or a NaN or an infinity is elsewhere than in float64. Needs a Hopper GPU and torch.
+Every kernel that ``warpgroup_products.py`` would time (fed ones, stored late, out of step, blocks that share,
+ranks that share out the depth) gets inputs of each kind below. An error is held against what rounding may do
+to that element: half a unit of the result's type, and a unit of fp32 for each addition, of the sum of all
+magnitudes (``late=2``: half a unit of what the last function is of, too). Exit 1 where one is larger, where
+a NaN or an infinity is elsewhere than in float64, or where one of ``--again`` launches gives other bits than
+the first: sums have one order, so that would be a race. Needs a Hopper GPU and torch.
 """
 
 import argparse
@@ -57,19 +59,22 @@ def drawn(torch, kind, rows, depth, columns):
 KINDS = ("normal", "cancels", "ranges", "outliers", "subnormal", "not finite")
 
 
-def wanted(torch, kind, x, w, i2):
-  """The result in float64, and what its sum may be off before it is rounded."""
+def wanted(torch, kind, x, w, i2, half):
+  """The result in float64, what its sum may be off before it is rounded, and more if GELU's argument is."""
   total, terms = x @ w.T, x.abs() @ w.abs().T
   off = terms * (x.shape[1] * 2.0**-24)
   if not kind:
-    return total, off
+    return total, off, 0.0
   total = total + i2
   off = off + 2.0**-23 * (total.abs() + i2.abs())
   if kind == "residual":
-    return total, off
+    return total, off, 0.0
   a = total.abs().clamp(max=1e4)  # of an infinity 0, not infinity times 0
   tail = a * torch.special.ndtr(-a)
-  return torch.where(total > 0, total, 0.0) - tail, SLOPE * off + NEAR * tail
+  bell = torch.exp(-0.5 * a * a) * 0.3989422804
+  slope, step = torch.special.ndtr(total) + total.clamp(-1e4, 1e4) * bell, half * a + 2.0**-25
+  more = torch.nan_to_num(1.1 * slope.abs() * step + 0.5 * step * step)
+  return torch.where(total > 0, total, 0.0) - tail, SLOPE * off + NEAR * tail, more
 
 
 def complaint(torch, got, want, off, dtype):
@@ -87,7 +92,19 @@ def complaint(torch, got, want, off, dtype):
   return worst, "" if worst <= 1 else f"wrong: {worst:.3g} of what rounding may do"
 
 
-def checked(name, jobs, gpu, torch):
+def unlike(torch, gpu, launch, y, again):
+  """Of ``again`` launches those whose bits are not those of the first."""
+  first, bits = y.clone(), y.view(torch.int16)
+  first, differs = first.view(torch.int16), torch.zeros((), device="cuda", dtype=torch.int64)
+  for _ in range(again):
+    bits.fill_(-1)
+    launch()
+    differs += (bits != first).any()
+  gpu.wait()
+  return int(differs)
+
+
+def checked(name, jobs, gpu, torch, again):
   """Of a case: kernels, the worst of each kind, complaints."""
   rows, depth, columns, kind, dtype = products.CASES[name]
   own = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
@@ -104,17 +121,20 @@ def checked(name, jobs, gpu, torch):
     for how in KINDS:
       x, w = (v.to(own) for v in drawn(torch, how, rows, depth, columns))
       i2 = torch.randn((columns,) if kind == "gelu" else (rows, columns), device="cuda").to(own)
-      want, off = wanted(torch, kind, x.double(), w.double(), i2.double())
+      want, off, more = wanted(torch, kind, x.double(), w.double(), i2.double(), TYPES[dtype][0])
       y = torch.empty(rows, columns, device="cuda", dtype=own)
       at = {"i0": x.data_ptr(), "i1": w.data_ptr(), "i2": i2.data_ptr(), "o0": y.data_ptr()}
       for label, source, function in loaded:
         gpu.poison(at["o0"], 2 * rows * columns)
-        gpu.launch_source(function, source, at)
+        launch = partial(gpu.launch_source, function, source, at)
+        launch()
         gpu.wait()
-        worst, why = complaint(torch, y.double(), want, off, dtype)
+        worst, why = complaint(torch, y.double(), want, off + more * ("late=2" in label), dtype)
         record["worst"][how] = max(record["worst"].get(how, 0.0), worst or 0.0)
         if why:
           record["wrong"][f"{how}: {label}"] = why
+        if how == KINDS[0] and (other := unlike(torch, gpu, launch, y, again)):
+          record["wrong"][f"again: {label}"] = f"{other} of {again} launches differ"
   return record
 
 
@@ -123,9 +143,11 @@ def main():
   parser.add_argument("out", type=Path)
   parser.add_argument("cases", nargs="*", default=list(CASES))
   parser.add_argument("--keep", type=int, default=4)
+  parser.add_argument("--again", type=int, default=500)
+  products.add_choice(parser)
   args = parser.parse_args()
   with ProcessPoolExecutor(max(1, len(sched_getaffinity(0)) - 2)) as pool:
-    found = list(pool.map(products.candidates, args.cases, [args.keep] * len(args.cases)))
+    found = list(pool.map(partial(products.chosen, args=args), args.cases))
     made = [pool.map(products.compiled, own) for own in found]
     import torch
 
@@ -134,7 +156,7 @@ def main():
     result, gpu = {**facts(), "kinds": KINDS, "cases": {}}, Gpu(H100)
     for name, jobs in zip(args.cases, made, strict=True):
       with gpu.scope():
-        result["cases"][name] = record = checked(name, list(jobs), gpu, torch)
+        result["cases"][name] = record = checked(name, list(jobs), gpu, torch, args.again)
       print(f"{name}: {record['kernels']} kernels, worst {record['worst']}, {record['wrong']}", flush=True)
       write_text(args.out, json.dumps(result, indent=1) + "\n")
   return int(any(r["wrong"] for r in result["cases"].values()))

@@ -74,8 +74,8 @@ _LLAMA = {"heads": 32, "kv_heads": 8, "depth": 128, "inner": 14336, "length": 40
 
 ROWS = {
   "rmsnorm_linear": Row(
-    "RMSNorm + linear", norm_linear, _batches(4096, 4096, 1, 8, 16), _nearby(),
-    {"b1": 14.5, "b8": 14.5, "b16": 15.5},
+    "RMSNorm + linear", norm_linear, _batches(4096, 4096, 1, 8, 16, 1024), _nearby(),
+    {"b1": 14.5, "b8": 14.5, "b16": 15.5, "b1024": 50},
   ),
   "gated_mlp": Row(
     "gated MLP", gated_mlp, _batches(4096, 4096, 1, 8, 16), _nearby(),

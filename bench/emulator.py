@@ -1,6 +1,6 @@
 """Every mutant of the correct kernels, in the emulator: what notices it, and what survives.
 
-python bench/emulator.py [--beside] [--out FILE]     (bench/results/emulator.json)
+python bench/emulator.py [--beside] [--only SUBJECT ...] [--out FILE]     (bench/results/emulator.json)
 
 --beside: of the kernels with wgmma, to bench/results/emulator_beside.json.
 
@@ -33,6 +33,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--out", type=Path)
   parser.add_argument("--beside", action="store_true", help="of the kernels with wgmma")
+  parser.add_argument("--only", nargs="+", default=[], help="subjects by name")
   args = parser.parse_args()
   out = args.out or RESULTS / ("emulator_beside.json" if args.beside else "emulator.json")
   started = time.time()
@@ -40,6 +41,8 @@ def main():
   kinds = {}
   survivors, alarms, subjects = [], [], 0
   for subject in beside() if args.beside else chain(generated(), handwritten()):
+    if args.only and subject.name not in args.only:
+      continue
     subjects += 1
     module = compile_kernels(subject.kernels)
     if alarm := subject.run(module, range(len(subject.kernels))):
@@ -58,7 +61,7 @@ def main():
   total = sum(tried for tried, _ in kinds.values())
   compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True)
   record = {
-    "command": f"python bench/emulator.py{' --beside' if args.beside else ''}",
+    "command": " ".join(["python bench/emulator.py", *(a for a in sys.argv[1:] if a != str(args.out))]),
     "compiler": compiler.stdout.splitlines()[0],
     "machine": platform.machine(),
     "seconds": round(time.time() - started),

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 
 import warpgroup_products
+from few_queries import BY_RANKS
 from replay_record import read_record
 from warpgroup_attention import CASES, SMALL
 
@@ -88,16 +89,20 @@ def _attention():
   tensors = {t.name: t for t in graph.tensors}
   for i, (_, p) in enumerate(chained_points(graph.kernels[0], tensors, sizes, H100, POINTS)):
     yield Subject(f"attention/shared.{i}", graph, (p, KernelParams((1, 64, 1), 1, 0, 2, 1)), sizes)
+  # The grid has columns of the values, ranks share the keys.
+  graph, sizes = parse_ugraph(BY_RANKS), {"a0": 2, "a1": 1100, "a2": 128, "a3": 64, "a4": 128}
+  tensors = {t.name: t for t in graph.tensors}
+  for i, (_, p) in enumerate(chained_points(graph.kernels[0], tensors, sizes, H100, POINTS)):
+    yield Subject(f"attention/columns.{i}", graph, (p,), sizes)
 
 
 def _fed():
-  from tests.codegen.tiled.test_feed_text import FED, LAGGING, RANKS
+  from tests.codegen.tiled.test_feed_text import FED, RANKS
   from tests.gpu.test_warpgroups import CASES
 
   ranks = {f"ranks {n}": c for n, c in RANKS.items()}
-  late = {n: c for n, c in CASES.items() if "stored late" in n}
-  lagging = {f"out of step, {n}": c for n, c in LAGGING.items() if not c.params[0].late}
-  for name, c in {**FED, **ranks, **lagging, **late}.items():
+  late = {n: c for n, c in CASES.items() if "stored late" in n or "batched" in n}
+  for name, c in {**FED, **ranks, **late}.items():
     yield Subject(f"fed/{name}", c.graph, c.params, c.extents)
   for n, (rows, depth, columns, kind, dtype) in enumerate(FED_CASES):
     graph, sizes = (

@@ -3,7 +3,8 @@
     python bench/warpgroup_products.py OUT.json [CASE ...]
 
 For each case the numbers that ``superopt/warpgroup_numbers.py`` ranks first (``--keep``), the one with mma
-besides, and the peers: the bare product, and torch's ways to the same epilogue. Needs a Hopper GPU and torch.
+besides, and the peers: the bare product as torch has it and by all of cuBLASLt's heuristics (``lt``, with the
+epilogue in it ``lt epilogue``), and torch's ways to the same epilogue. Needs a Hopper GPU and torch.
 """
 
 import argparse
@@ -13,9 +14,9 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from os import sched_getaffinity
 
+import cublaslt
 import numpy as np
 from protocol import facts
 
@@ -47,11 +48,17 @@ CASES = {
   "1500x768x3072 gelu": (1500, 768, 3072, "gelu", "f16"),
   "1500x3072x768 residual": (1500, 3072, 768, "residual", "f16"),
   "512x4096x6144": (512, 4096, 6144, "", "f16"),
+  "512x14336x4096": (512, 14336, 4096, "", "f16"),
   "512x14336x4096 residual": (512, 14336, 4096, "residual", "f16"),
   "128x768x768": (128, 768, 768, "", "f16"),
   "128x3072x768": (128, 3072, 768, "", "f16"),
   "128x768x3072": (128, 768, 3072, "", "f16"),
+  "128x768x2304": (128, 768, 2304, "", "f16"),
+  "128x768x3072 gelu": (128, 768, 3072, "gelu", "f16"),
+  "128x3072x768 residual": (128, 3072, 768, "residual", "f16"),
+  "128x768x768 residual": (128, 768, 768, "residual", "f16"),
   "197x768x3072": (197, 768, 3072, "", "f16"),
+  "333x768x3072": (333, 768, 3072, "", "f16"),
   "1500x1000x3000": (1500, 1000, 3000, "", "f16"),
 }
 _GELU = (
@@ -59,8 +66,8 @@ _GELU = (
   "const[1] : f32[]", "add %9 %10 : f32[a0,a2]", "mul %6 %11 : f32[a0,a2]", "const[1/2] : f32[]",
   "mul %12 %13 : f32[a0,a2]",
 )  # fmt: skip
-#: Blocks that share an operand; steps between warpgroups; points that have variants.
-SHARED, LAGS, VARIED = (1, 2, 4), (0, 1, 2, 3), 4
+#: Blocks that share an operand; points that have variants.
+SHARED, VARIED = (1, 2, 4), 4
 #: The largest error, relative to the largest result.
 MOST_WRONG = {"f16": 2e-3, "bf16": 1e-2}
 
@@ -94,12 +101,11 @@ def text(kind, dtype, split=False):
   )
 
 
-def varied(*given):
-  """Of the best fed points with one team those out of step, stored late, and both."""
-  for us, p in [f for f in fed_points(*given) if f[1].teams == 1][:VARIED]:
-    for late, lag in product((0, 1), LAGS):
-      if late or lag:
-        yield us, replace(p, late=late, lag=lag)
+def varied(*given, sharing=(1,), most=VARIED):
+  """Of the best fed points with one team those that store late (2: with functions)."""
+  found = {replace(p, late=0): us for us, p in fed_points(*given, sharing=sharing) if p.teams == 1}
+  for p, us in list(found.items())[:most]:
+    yield from ((us, replace(p, late=n)) for n in (1, 2))
 
 
 def candidates(name, keep):
@@ -110,8 +116,11 @@ def candidates(name, keep):
   def add(split, solve):
     graph = parse_ugraph(text(kind, dtype, split))
     (kernel,), tensors = graph.kernels, {t.name: t for t in graph.tensors}
+    known = {job[1] for job in jobs}
     for us, p in solve(kernel, tensors, sizes, H100, keep):
       with suppress(RejectionError):
+        if p.to_text() in known:
+          continue
         source = emit_kernel(graph, kernel, p, ugraph_extents(graph, (p,), sizes), H100)
         jobs.append((name, p.to_text(), us, source))
 
@@ -120,9 +129,21 @@ def candidates(name, keep):
   for n in SHARED:
     add(False, partial(fed_points, sharing=(n,)))
   add(False, varied)
+  add(False, partial(varied, sharing=(2,), most=2))
   for solve in (partial(fed_points, ranks=SHARED), warpgroup_points):
     add(True, lambda *given, own=solve: [f for f in own(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
   return jobs
+
+
+def add_choice(parser):
+  parser.add_argument("--only", default="", help="numbers whose text has this (a regular expression)")
+  parser.add_argument("--without", default="", help="none whose text has this")
+
+
+def chosen(name, args):
+  """Those of ``candidates`` that are asked for."""
+  every = [j for j in candidates(name, args.keep) if re.search(args.only, j[1])]
+  return [j for j in every if not args.without or not re.search(args.without, j[1])]
 
 
 def compiled(job):
@@ -132,7 +153,7 @@ def compiled(job):
     return (*job, f"{error.rejection.code} {error.rejection.reason}")
 
 
-def arms_of_torch(torch, kind, x, w, i2, out):
+def arms_of_torch(torch, kind, x, w, i2, out, lt):
   """The bare product, and the same as the kernels'."""
   functional, found = torch.nn.functional, {"cublas": lambda: torch.matmul(x, w.T, out=out)}
   if kind == "gelu":
@@ -145,13 +166,34 @@ def arms_of_torch(torch, kind, x, w, i2, out):
     found["torch"] = eager
   if kind == "residual":
     found["torch"] = lambda: torch.addmm(i2, x, w.T, out=out)
+  found |= arms_of_lt(torch, kind, x, w, i2) if lt else {}
   want = x.double() @ w.double().T
   if kind:
     want = functional.gelu(want + i2.double()) if kind == "gelu" else want + i2.double()
   return found, want
 
 
-def timed(name, jobs, gpu, torch):
+def arms_of_lt(torch, kind, x, w, i2):
+  """The bare product and that with its epilogue, by each of cuBLASLt's heuristics."""
+  epilogue = {"gelu": {"bias": i2, "gelu": True}, "residual": {"residual": i2}}.get(kind)
+  found, stream = {}, torch.cuda.current_stream().cuda_stream
+  for name, how in (("lt", {}), *((("lt epilogue", epilogue),) if epilogue else ())):
+    out = torch.empty(x.shape[0], w.shape[0], device="cuda", dtype=x.dtype)
+    try:
+      every = cublaslt.ways(torch, x, w, out, stream, **how)
+    except (OSError, RuntimeError, AttributeError, TypeError) as error:
+      print(f"{name}: {error}", flush=True)
+      continue
+    want = torch.matmul(x, w.T) if not how else None
+    for at, run in enumerate(every):
+      with suppress(RuntimeError):  # one that the heuristics name and this GPU does not run
+        run()
+        if want is None or (out - want).abs().max() <= MOST_WRONG["bf16"] * want.abs().max():
+          found[f"{name} {at}"] = run
+  return found
+
+
+def timed(name, jobs, gpu, torch, lt=True):
   """The record of a case."""
   rows, depth, columns, kind, dtype = CASES[name]
   own = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
@@ -162,7 +204,7 @@ def timed(name, jobs, gpu, torch):
     x, w = draw(rows, depth).to(own), (draw(columns, depth) * depth**-0.5).to(own)
     i2 = draw(columns).to(own) if kind == "gelu" else draw(rows, columns).to(own)
     y, out = (torch.empty(rows, columns, device="cuda", dtype=own) for _ in range(2))
-    peers, want = arms_of_torch(torch, kind, x, w, i2, out)
+    peers, want = arms_of_torch(torch, kind, x, w, i2, out, lt)
     for f in [f for f in peers.values() for _ in range(3)]:
       f()
     gpu.wait()
@@ -193,9 +235,11 @@ def main():
   parser.add_argument("out")
   parser.add_argument("cases", nargs="*", default=list(CASES))
   parser.add_argument("--keep", type=int, default=12)
+  parser.add_argument("--no-lt", action="store_true", help="torch's cuBLAS only")
+  add_choice(parser)
   args = parser.parse_args()
   with ProcessPoolExecutor(max(1, len(sched_getaffinity(0)) - 2)) as pool:
-    found = list(pool.map(candidates, args.cases, [args.keep] * len(args.cases)))
+    found = list(pool.map(partial(chosen, args=args), args.cases))
     made = [pool.map(compiled, own) for own in found]  # while others are timed
     import torch
 
@@ -205,14 +249,16 @@ def main():
     gpu = Gpu(H100)
     for name, jobs in zip(args.cases, made, strict=True):
       with gpu.scope():
-        record = timed(name, list(jobs), gpu, torch)
+        record = timed(name, list(jobs), gpu, torch, not args.no_lt)
       result["cases"][name] = record
-      cublas, ours = record["us"]["cublas"][0], {k: v[0] for k, v in record["us"].items() if "wgmma" in k}
-      for kind in ("teams", ""):
-        own = {k: v for k, v in ours.items() if kind in k}
+      theirs = {n: v[0] for n, v in record["us"].items() if n == "cublas" or re.match(r"lt \d", n)}
+      cublas, ours = min(theirs.values()), {k: v[0] for k, v in record["us"].items() if "wgmma" in k}
+      for kind in ("late=1", "late=2", "cluster=[24].*teams", "teams", ""):
+        own = {k: v for k, v in ours.items() if re.search(kind, k)}
         best = min(own, key=own.get, default=None)
         if best:
-          print(f"{name}: cublas {cublas}, ours {own[best]} ({cublas / own[best]:.3f}), {best}", flush=True)
+          ratio = f"ours {own[best]} ({cublas / own[best]:.3f}), {best}"
+          print(f"{name}: cublas {cublas} (torch {theirs['cublas']}), {ratio}", flush=True)
       with open(args.out, "w") as file:
         json.dump(result, file, indent=1)
 

@@ -15,8 +15,7 @@ class KernelParams:
   (``instructions``); only one that is not ``mma`` is in the text. ``beside``: in the launch before it.
   ``teams``: of so many warps each, fed by a warp that copies (``lower/feed.py``), or 0; ``sharing``:
   blocks that copy for each other what they have in common; ``late``: what a block has of a part is stored
-  beside the products of its next one (``codegen/tiled/late_stores_text.py``); ``lag``: steps that a warpgroup
-  of a fed team begins behind the one before it, so that one multiplies while the other computes.
+  beside the products of its next one (``codegen/tiled/late_stores_text.py``), 2: its last functions, too.
   """
 
   tile: tuple[int, ...] = ()
@@ -29,7 +28,6 @@ class KernelParams:
   teams: int = 0
   sharing: int = 1
   late: int = 0
-  lag: int = 0
 
   def to_text(self) -> str:
     tiles = ",".join(map(str, self.tile)) or "-"
@@ -37,7 +35,6 @@ class KernelParams:
     other += " beside=1" if self.beside else ""
     other += f" teams={self.teams} sharing={self.sharing}" if self.teams else ""
     other += f" late={self.late}" if self.late else ""
-    other += f" lag={self.lag}" if self.lag else ""
     return (
       f"tile={tiles} cluster={self.cluster} loop_tile={self.loop_tile} "
       f"warps={self.warps} stages={self.stages}{other}"

@@ -5,10 +5,6 @@ barriers in memory say when it is full. A team takes the tiles of a part of the 
 teams, each has every so many-th part: while one writes its results, the tensor cores have those of
 another. Blocks that share have the same part of one operand; each copies a piece of it for all. Ranks
 of a cluster may share out the depth: then a block has one part, and the ring's bytes are free behind it.
-
-The warpgroups of one team take the same tiles, each when it gets there. They begin together, so all multiply
-and then all compute. Where each begins some steps behind the one before it, it stays so: while one computes,
-the tensor cores have the others' products, as far ahead as the ring has tiles.
 """
 
 from __future__ import annotations
@@ -54,7 +50,7 @@ class Feed:
   """``warps``: of a team. ``axis``: of the grid, that blocks that share differ in.
 
   ``barriers``: the byte of shared memory with which the ring's begin. ``meetings``: of the cluster behind
-  the loop, at which the warp that copies is counted, too. ``lag``: steps between warpgroups of the team.
+  the loop, at which the warp that copies is counted, too.
   """
 
   teams: int
@@ -64,7 +60,6 @@ class Feed:
   tiles: tuple[FedTile, ...]
   barriers: int
   meetings: int = 0
-  lag: int = 0
 
   @property
   def threads(self) -> int:
@@ -105,8 +100,6 @@ def feed_of(
     raise refuse(f"blocks that a launch counts, parts of warpgroups, or not 1 to {_MOST_TEAMS} teams")
   if lowering.ranks > 1 and (params.teams > 1 or params.sharing > 1):
     raise refuse("ranks beside teams, or beside blocks that share")
-  if params.lag and not _may_lag(params, lowering, bool(meets)):
-    raise refuse(f"no {params.lag} steps between the warpgroups of its team")
   heights = {i: _height(lowering, i) for i in lowering.ring}
   axis, shared = "", -1
   if params.sharing > 1:
@@ -123,14 +116,7 @@ def feed_of(
     _tile(graph, lowering, pieces, i, params.sharing if i == shared else 1, refuse) for i in lowering.ring
   )
   meetings = sum(m.cluster for m in meets)
-  return Feed(params.teams, params.warps, params.sharing, axis, tiles, memory.size, meetings, params.lag)
-
-
-def _may_lag(params: KernelParams, lowering: Lowered, meets: bool) -> bool:
-  """Of one team, whose warpgroups never meet; the first must get there before it needs a tile of the last."""
-  groups = params.warps // WGMMA.warps
-  within = (groups - 1) * params.lag < lowering.stages and params.lag < lowering.assignment.pieces.most_steps
-  return params.teams == 1 and groups > 1 and not meets and within
+  return Feed(params.teams, params.warps, params.sharing, axis, tiles, memory.size, meetings)
 
 
 def blocks_of(feed: Feed, tiles: int, target: Target) -> int:

@@ -12,6 +12,7 @@ from itertools import product
 from math import ceil, prod
 
 from mirage_onnx.instructions import WGMMA
+from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
 from mirage_onnx.lower.feed import barrier_bytes
 from mirage_onnx.superopt.warpgroup_numbers import Shape, in_turn, lowered_fastest, warpgroup_points
@@ -29,28 +30,25 @@ _STEPS, _MOST_STAGES = (64, 128), 8
 SHARING, RANKS = (1,), (1,)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
-#: Of so many points one has blocks that share; of so many some are variants, of these kinds: "lag" (out of
-#: step), "late" (stored late), "ranks" (that share out the depth). They are right in the emulator and never
-#: ran on a GPU, so no search asks for any, as tests see to; bench/warpgroup_products.py times them.
-_LEAST_WITH_SHARED, _LEAST_WITH_VARIANTS = 4, 8
-VARIANTS: tuple[str, ...] = ()
-#: Ranks that are tried for whoever times them, and how many points have them.
-_TRIED_RANKS, _RANKED = (2, 4), 2
-#: By warpgroups: results of a lane beside which half as many registers are free, and what computing takes.
-_MOST_LATE = {2: 128, 3: 74}
+#: Of so many points one has blocks that share.
+_LEAST_WITH_SHARED = 4
+#: Rows times columns of a part of two warpgroups that is stored late where a block has several parts, and
+#: what that takes of the time: on an H100 .952 to .987 in eight cases, and with fewer results a lane .966 to
+#: 1.16. Where functions are computed beside the next part's products, too, .923 to .973 in five cases of any
+#: part of two warpgroups (bench/results/h100/late_products.json).
+_LATE_WARPS, _LATE_PART, _LATE_TIME, _BESIDE_TIME = 8, 256 * 128, 0.96, 0.93
 
 
 def product_points(
   kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int,
-  *, counted: bool = False, kinds: Sequence[str] = VARIANTS,
+  *, counted: bool = False,
 ) -> tuple[tuple[float, KernelParams], ...]:  # fmt: skip
   """The best of these and of ``warpgroup_points`` in turn: how they compare the formula does not know.
 
   On an H200 its first of these took 1.006 times as long as their fastest (24 products, geometric mean,
   bench/results/h200/fed_products.json). The last is one whose blocks share an operand: best where rows do not
-  begin at lines of L2, by 4 to 10 % (bench/results/h200/ranked_products.json). Of many, which somebody times,
-  the last are ``variants`` of the best, of these ``kinds``. ``counted``: a run counts sizes, and there are
-  none of these.
+  begin at lines of L2, by 4 to 10 % (bench/results/h200/ranked_products.json). ``counted``: a run counts
+  sizes, and there are none of these.
   """
   others = warpgroup_points(kernel, tensors, extents, target, keep)
   if counted:
@@ -60,45 +58,7 @@ def product_points(
   if len(found) < keep or keep < _LEAST_WITH_SHARED:
     return found[:keep]
   more = fed_points(kernel, tensors, extents, target, 1, sharing=(2,))
-  if keep >= _LEAST_WITH_VARIANTS and kinds:
-    more += tuple(variants(kernel, extents, target, fed, kinds))
-    ranked = (
-      fed_points(kernel, tensors, extents, target, keep, ranks=_TRIED_RANKS) if "ranks" in kinds else ()
-    )
-    more += tuple(f for f in ranked if f[1].cluster > 1)[:_RANKED]
   return (*found[: keep - len(more)], *more)
-
-
-def variants(
-  kernel: Kernel, extents: Mapping[str, int], target: Target, fed: Sequence[tuple[float, KernelParams]],
-  kinds: Sequence[str],
-) -> Iterator[tuple[float, KernelParams]]:  # fmt: skip
-  """Of ``fed`` with several parts a block: the first out of step, the first that can be stored late so, both.
-
-  They are predicted to take what those take that they are variants of.
-  """
-  several = [
-    (us, p, lag)
-    for us, p in fed
-    if p.teams == 1 and p.cluster == 1 and (lag := _lag(kernel, extents, p))
-    and prod(-(-extents[a] // n) for a, n in zip(kernel.grid, p.tile, strict=True)) > target.multiprocessors
-  ]  # fmt: skip
-  for us, p, lag in several[:1] if "lag" in kinds else ():
-    yield us, replace(p, lag=lag)
-  late = [f for f in several if prod(f[1].tile) // (32 * f[1].warps) <= _MOST_LATE.get(f[1].warps // 4, 0)]
-  for us, p, lag in late[:1] if "late" in kinds else ():
-    yield us, replace(p, late=1)
-    if "lag" in kinds:
-      yield us, replace(p, late=1, lag=lag)
-
-
-def _lag(kernel: Kernel, extents: Mapping[str, int], p: KernelParams) -> int:
-  """Steps between its warpgroups: the last is half a ring behind the first (bench/out_of_step.py says why).
-
-  0: there are not two of them, or too few steps.
-  """
-  groups, steps = p.warps // WGMMA.warps, ceil(extents[kernel.loop or ""] / p.loop_tile)
-  return min(max(1, p.stages // 2 // (groups - 1)), steps - 1) if groups > 1 else 0
 
 
 def fed_points(
@@ -111,7 +71,26 @@ def fed_points(
     return ()
   ranks = ranks if kernel.cluster == kernel.loop and target.has_clusters else (1,)
   points = _points(kernel, shape, extents, target, sharing, ranks)
-  return lowered_fastest(kernel, tensors, extents, target, points, keep)
+  found = lowered_fastest(kernel, tensors, extents, target, points, keep)
+  late = [f for us, p in found for f in _late(kernel, tensors, extents, target, us, p)]
+  return tuple(sorted((*found, *late), key=lambda f: f[0]))[:keep]
+
+
+def _late(
+  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, us: float,
+  p: KernelParams,
+) -> Iterator[tuple[float, KernelParams]]:  # fmt: skip
+  """The same with what a block has of a part stored, or finished, beside the products of its next one."""
+  parts = prod(-(-extents[a] // n) for a, n in zip(kernel.grid, p.tile, strict=True))
+  several = parts > target.multiprocessors and p.teams == p.cluster == 1 and p.warps == _LATE_WARPS
+  if not several or len(kernel.saves) != 1 or not tensors[kernel.saves[0].tensor].dtype.is_half:
+    return
+  if prod(p.tile) == _LATE_PART and p.sharing <= 2:
+    yield _LATE_TIME * us, replace(p, late=1)
+  results = kernel.ops[kernel.saves[0].arg].axes
+  functions = (ELEMENTWISE[op.op] for op in kernel.ops if op.axes == results and op.op in ELEMENTWISE)
+  if p.sharing == 1 and any(f.price is not Price.LANE for f in functions):
+    yield _BESIDE_TIME * us, replace(p, late=2)
 
 
 def _points(

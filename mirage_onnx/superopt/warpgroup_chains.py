@@ -84,12 +84,16 @@ def _points(
 
 
 def _wide(kernel: Kernel, extents: Mapping[str, int], rows: str) -> Iterator[dict[str, int]]:
-  """Elements of a block along the columns that the grid has, of which one operand of a product is made."""
+  """Elements of a block along the columns that the grid has: axes of a product's operand that has no rows.
+
+  What only the rows' operand has (heads of a group) is rows, too, and one a block.
+  """
   found = set[str]()
   for op in kernel.ops:
     if op.op == "matmul":
       first, second = (set(kernel.ops[a].axes) for a in op.args)
-      found |= (first ^ second) & set(op.axes) & set(kernel.grid) - {rows, kernel.loop}
+      own, others = (first, second) if rows in second else (second, first)
+      found |= (own - others) & set(op.axes) & set(kernel.grid) - {rows, kernel.loop}
   found = {a for a in found if extents[a] > 1}
   if not found:
     yield {}

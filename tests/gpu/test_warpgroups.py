@@ -12,7 +12,7 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from tests.codegen.tiled.test_feed_text import BATCHED, LAGGING, RANKS
+from tests.codegen.tiled.test_feed_text import BATCHED, RANKS
 from tests.codegen.tiled.test_feed_text import FED as FED_PRODUCTS
 from tests.codegen.tiled.test_ring_feed_text import CASES as FED
 from tests.codegen.tiled.test_turns_text import CASES as BANDED
@@ -35,20 +35,19 @@ CASES = {
   **{f"standing {n}": c for n, c in enumerate(STANDING)},
   **{f"fed, {name}": c for name, c in FED_PRODUCTS.items()},
   **{f"fed ranks, {name}": c for name, c in RANKS.items()},
-  **{f"fed, out of step, {n}": c for n, c in LAGGING.items() if not c.params[0].late},
-  "fed, out of step, many": by_wgmma(GELU, 256, 128, teams=1, lag=3, a0=2100, a1=456, a2=5000),
   "batched": Case(
     BATCHED, (KernelParams((128, 128, 1), 1, 64, 8, 4, "wgmma"),), {"a0": 197, "a1": 576, "a2": 1000, "a3": 8}
   ),
   "fed, batched": Case(
     BATCHED,
-    (KernelParams((128, 128, 1), 1, 64, 8, 4, "wgmma", teams=1, late=1, lag=3),),
+    (KernelParams((128, 128, 1), 1, 64, 8, 4, "wgmma", teams=1, late=1),),
     {"a0": 197, "a1": 576, "a2": 1000, "a3": 16},
   ),
-  "fed, stored late and out of step": by_wgmma(
-    GELU, 256, 128, teams=1, late=1, lag=3, a0=2100, a1=456, a2=5000
-  ),
   "fed, stored late": by_wgmma(GELU, 256, 128, teams=1, late=1, a0=2100, a1=456, a2=5000),
+  "fed, functions stored late": by_wgmma(GELU, 256, 128, teams=1, late=2, a0=2100, a1=456, a2=5000),
+  "fed, functions stored late, three": by_wgmma(
+    GELU, 128, 192, warps=12, teams=1, late=2, a0=2100, a1=456, a2=5000
+  ),
   "fed, stored late, shared": by_wgmma(
     RESIDUAL, 128, 128, stages=4, teams=1, sharing=2, late=1, a0=2304, a1=328, a2=2504
   ),

@@ -1,7 +1,7 @@
 """Numbers of kernels whose copies a warp of its own makes: all are taken; who has none."""
 
 from dataclasses import replace
-from pathlib import Path
+from math import prod
 
 import pytest
 
@@ -88,50 +88,57 @@ def test_what_is_timed():
   assert not any(p.teams for p in own(6, counted=True))
 
 
-EVERY = ("lag", "late", "ranks")
-
-
-def varied(params):
-  return params.late or params.lag or (params.teams and params.cluster > 1)
-
-
-def test_no_search_asks_for_what_never_ran_on_a_gpu(monkeypatch):
-  """Nor any run that times: a race that shows once in a hundred thousand launches would pass its checks."""
+def asked():
+  """What searches and runs that time ask for."""
   graph = parse_ugraph(LINEAR)
   tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
-  asked = []
-  for sizes in ({"a2": 4096}, {"a2": 128, "a1": 768, "a0": 3072}):
+  for sizes in ({"a2": 4096}, {"a2": 4096, "a0": 768}, {"a2": 128, "a1": 768, "a0": 3072}, {"a2": 512}):
     for keep in (1, 4, 8, 12, 64):
-      asked += [p for _, p in product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep)]
-  assert any(p.teams for p in asked) and not any(map(varied, asked))
-  assert fed_numbers.VARIANTS == () and fed_numbers.RANKS == (1,)
-  sources = Path(fed_numbers.__file__).parents[1].rglob("*.py")
-  givers = {s.stem for s in sources if "kinds=" in s.read_text() and "product_points" in s.read_text()}
-  assert not givers
+      for _, p in product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep):
+        yield {**SIZES, **sizes}, p
 
 
-def test_variants_are_for_whoever_asks_for_many():
-  """Never among the first. The code generator takes each, the compiler spills none."""
+def test_what_was_no_faster_on_a_gpu_is_not_asked_for():
+  """Ranks that are fed (bench/results/notes.md)."""
+  assert not any(p.teams and p.cluster > 1 for _, p in asked())
+  assert fed_numbers.RANKS == (1,)
+
+
+def test_many_results_of_several_parts_are_stored_late():
+  """In front of the same without; the code generator takes each, the compiler spills none."""
+  late = {(tuple(sizes.items()), p) for sizes, p in asked() if p.late}
+  assert late
   graph = parse_ugraph(LINEAR)
-  tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
+  for sizes, p in late:
+    sizes = dict(sizes)
+    assert p.late == p.teams == 1 and (prod(p.tile), p.warps) == (256 * 128, 8)
+    assert prod(-(-sizes[a] // n) for a, n in zip(graph.kernels[0].grid, p.tile, strict=True)) > 132
+    source = emit_kernel(graph, graph.kernels[0], p, ugraph_extents(graph, (p,), sizes), H100)
+    assert compile_cubin(source.text, H100, name=source.name).registers
+  *_, tensors = points(a2=4096)
+  found = [p for _, p in tensors]
+  assert all(found.index(p) < found.index(replace(p, late=0)) for p in found if p.late)
+  assert {p.sharing for p in found if p.late} == {1, 2}
+  # A part a block, and results of 32 bits: there is nothing later, or no room.
+  assert not any(p.late for _, p in points(a2=128)[1])
+  wide = LINEAR.replace("tensor o0 f16", "tensor o0 f32").replace(": f16[a1,a2] post", ": f32[a1,a2] post")
+  assert wide != LINEAR and not any(p.late for _, p in points(wide, a2=4096)[1])
 
-  def own(keep, **sizes):
-    found = product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep, kinds=EVERY)
-    assert len({p for _, p in found}) == len(found) <= keep
-    return found
 
-  assert not any(varied(p) for keep in (1, 4, 7) for _, p in own(keep, a2=4096))
-  many = own(12, a2=4096)
-  assert [(p.late, bool(p.lag)) for _, p in many if varied(p)] == [(0, True), (1, False), (1, True)]
-  few = own(12, a2=128, a1=768, a0=3072)
-  assert {p.cluster for _, p in few if varied(p)} <= {2, 4} and any(varied(p) for _, p in few)
-  for sizes, found in (({"a2": 4096}, many), ({"a2": 128, "a1": 768, "a0": 3072}, few)):
-    for us, params in found:
-      if varied(params):
-        assert us > 0 and params.teams == 1
-        extents = ugraph_extents(graph, (params,), {**SIZES, **sizes})
-        source = emit_kernel(graph, kernel, params, extents, H100)
-        assert compile_cubin(source.text, H100, name=source.name).registers
+def test_functions_beside_products():
+  """Of parts of two warpgroups, in front of the same without; what is an instruction is not worth it."""
+  text = LINEAR.replace("= relu", "= erf")
+  graph, every = points(text, a2=4096)
+  found = [p for _, p in every]
+  beside = [p for p in found if p.late == 2]
+  assert {p.tile for p in beside} >= {(256, 128), (128, 128)}
+  for p in beside:
+    assert (p.warps, p.teams, p.sharing, p.cluster) == (8, 1, 1, 1)
+    assert found.index(p) < found.index(replace(p, late=0))
+    extents = ugraph_extents(graph, (p,), {**SIZES, "a2": 4096})
+    source = emit_kernel(graph, graph.kernels[0], p, extents, H100)
+    assert compile_cubin(source.text, H100, name=source.name).registers
+  assert not any(p.late > 1 for _, p in points(a2=4096)[1])
 
 
 def test_batches_of_products():
@@ -139,7 +146,7 @@ def test_batches_of_products():
   graph = parse_ugraph(BATCHED)
   tensors, kernel = {t.name: t for t in graph.tensors}, graph.kernels[0]
   sizes = {"a0": 128, "a1": 576, "a2": 4096, "a3": 8}
-  found = product_points(kernel, tensors, sizes, H100, 12, kinds=EVERY)
+  found = product_points(kernel, tensors, sizes, H100, 12)
   assert {bool(p.teams) for _, p in found} == {True, False} and {p.tile[2] for _, p in found} == {1}
   for _, params in found:
     extents = ugraph_extents(graph, (params,), sizes)

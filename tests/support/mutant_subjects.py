@@ -19,7 +19,7 @@ from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
 from mirage_onnx.verify.named import NamedArray
 from tests.codegen.tiled.test_ring_feed_text import fed
-from tests.codegen.tiled.test_warpgroup import ACROSS, NORM, PLAIN, attention, by_wgmma
+from tests.codegen.tiled.test_warpgroup import ACROSS, GELU, NORM, PLAIN, attention, by_wgmma
 from tests.support.block_graphs import Graphs
 from tests.support.block_graphs import numbers as p
 from tests.support.primitives import GROUPS
@@ -87,7 +87,8 @@ BESIDE = {
   "product of two teams": by_wgmma(
     PLAIN, 64, 64, warps=4, stages=3, teams=2, sharing=2, a0=512, a1=264, a2=64
   ),
-  "product out of step": by_wgmma(PLAIN, 128, 128, stages=3, teams=1, late=1, lag=1, a0=300, a1=328, a2=264),
+  "product stored late": by_wgmma(PLAIN, 128, 128, stages=3, teams=1, late=1, a0=300, a1=328, a2=264),
+  "functions beside a product": by_wgmma(GELU, 128, 128, stages=3, teams=1, late=2, a0=300, a1=328, a2=264),
   "two products": attention(64, 64, 3, a1=376, a3=77),
   "two products fed": fed(banded(HIDDEN, 128, 64, 3, a0=1, a1=264, a3=200)),
   "two products of a band": banded(banded_text("..0 else 0"), 64, 64, 2, a0=1, a1=264, a3=200),

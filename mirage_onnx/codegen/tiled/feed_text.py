@@ -21,9 +21,6 @@ from mirage_onnx.lower.sizes import identifier
 from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
-#: The barriers at which warpgroups that lag begin, one each, are those behind this one.
-_LAG = 3
-
 
 @dataclass(slots=True)
 class FeedText(SharedRing):
@@ -87,9 +84,6 @@ class FeedText(SharedRing):
             "The tiles of the turn before have come, all of them: a parity tells two rounds apart."
           )
           writer.line(f"if (turn > 0) ptx::bar_sync({self._order('turn')}, {self._pair});")
-        if feed.lag:
-          writer.comment("Each warpgroup begins some steps behind the one before it, and stays so.")
-          writer.line(f"if (turn == 0 && group > 0) ptx::bar_sync({_LAG} + group, 256);")
         tile()
       if late:
         late.store(self.values)
@@ -202,9 +196,6 @@ class FeedText(SharedRing):
     if self.feed.teams > 1:
       after = f"step == steps - 1 && {self._unit('(turn + 1)')} < {self._units}"
       line(f"if ({after}) ptx::bar_arrive({self._order('turn + 1')}, {self._pair});")
-    if self.feed.lag:
-      behind = f"turn == 0 && step == {self.feed.lag} && group < {self.feed.warps // 4 - 1}"
-      line(f"if ({behind}) ptx::bar_arrive({_LAG + 1} + group, 256);")
     if late := list(late_loads(self.values, self.threads)):
       with self.writer.block("if (step == 0)"):
         for held, view in late:

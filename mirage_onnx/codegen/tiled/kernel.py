@@ -189,22 +189,25 @@ class _Emitter:
     names = self.values
     kept = dict(names.names), set(names.issued), set(names.zeroed)
     loops = turns.loops if turns else ((names.first, "steps", False),)
-    for first, end, whole in loops:
+    if names.late and (some := names.late.first_steps):
+      loops = ((names.first, str(some), False), (str(some), "steps", False))
+    for n, (first, end, whole) in enumerate(loops):
       names.whole = whole
       names.names, names.issued, names.zeroed = dict(kept[0]), set(kept[1]), set(kept[2])
+      names.beside = bool(names.late and names.late.behind) and n == 0
       self._steps(ahead, first, end)
-    names.whole = False
+    names.whole = names.beside = False
     self._complete()
     ahead.end()
 
   def _steps(self, ahead: SharedRing, first: str, end: str) -> None:
     writer = self.writer
-    writer.line("#pragma unroll 1")
+    writer.line("#pragma unroll" if self.values.beside else "#pragma unroll 1")
     with writer.block(f"for (int step = {first}; step < {end}; ++step)"):
       self.pieces.declare_step(writer, "step")
       issue(self.values, self.plan.issued.body)
       self._all(self.threads.steps.body, ahead)
-      if self.values.late:
+      if self.values.late and not self.values.late.behind:
         self.values.late.store(self.values, "step")
       if products := self.plan.lowering.under_way:
         writer.line(f"ptx::wgmma_wait<{len(products)}>();")

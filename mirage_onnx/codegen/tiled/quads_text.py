@@ -89,7 +89,7 @@ def store_quads(
     with writer.loop("n", QUAD_TILES) as n:
       place = {**units, "i": i, "j": total(times(j, QUAD_TILES), n)}
       spot = Spot(writer, w.pieces, warps, form, place)
-      low, high = (w.element(index, spot.half(e)) for e in (0, 1))
+      low, high = (w.element(w.late.kept if w.late else index, spot.half(e)) for e in (0, 1))
       writer.line(f"pairs[{n}] = {kind}::pack({low}, {high});", index)
     writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
     if w.late:

@@ -73,7 +73,8 @@ class ValueWriter:
   step with which the loop begins. ``feed``: what others copy for those that compute.
   ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
   behind the sums of all ranks (``apart_text.py``); 0: each has all.
-  ``late``: results are kept, and stored beside the next products.
+  ``late``: results are kept, and stored beside the next products; ``beside``: functions of what is kept are
+  computed beside those that are written.
   """
 
   graph: UGraph
@@ -88,6 +89,7 @@ class ValueWriter:
   whole: bool = False
   apart: int = 0
   late: LateStores | None = None
+  beside: bool = False
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:

@@ -145,6 +145,8 @@ def _issue(
     second = total("b", str(_GROUPS_DEEP * k if turned else _descriptor_step(b_tile, k)))
     call = "wgmma<true>" if turned else "wgmma"
     line(f"{call}({tag(w.ops[op.args[0]].dtype)}{{}}, {accumulators}, {first}, {second});", index)
+    if w.late and w.beside:
+      w.late.between(w, k, steps)
   line("ptx::wgmma_commit();")
 
 

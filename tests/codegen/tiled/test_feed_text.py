@@ -67,15 +67,6 @@ kernel k0 grid=a2,a0,a3 cluster=- loop=a1
   %4 = cast %3 : f16[a3,a0,a2] post C_frag
   save o0 = %4 omap=a2,a0,a3
 """
-#: Warpgroups of a team that begin behind each other.
-LAGGING = {
-  "two": by_wgmma(GELU, 128, 128, teams=1, lag=2, a0=397, a1=456, a2=264),
-  "three": by_wgmma(RESIDUAL, 64, 192, warps=12, stages=4, teams=1, lag=1, a0=264, a1=328, a2=397),
-  "shared, stored late": by_wgmma(
-    PLAIN, 128, 128, stages=4, teams=1, sharing=2, late=1, lag=3, a0=512, a1=328, a2=264
-  ),
-  "columns": by_wgmma(PLAIN, 256, 64, stages=3, teams=1, lag=2, a0=512, a1=456, a2=520),
-}
 
 
 @pytest.mark.parametrize("processors", FEW)
@@ -89,32 +80,6 @@ def test_right(monkeypatch, processors):
     assert [m.tensor for m in source.maps] == ["i0", "i1"] and "cp_async" not in source.text
 
 
-@pytest.mark.parametrize("name", LAGGING)
-def test_lagging(monkeypatch, name):
-  """Each warpgroup but the first waits once, for the one before it; the same numbers come out."""
-  monkeypatch.setattr(tiled_kernels, "H200", FEW[2])
-  c = LAGGING[name]
-  near([c], bound=2e-2)
-  source = emit(c, FEW[2])
-  assert source.text.count("ptx::bar_sync(") == source.text.count("ptx::bar_arrive(") == 1
-  compile_cubin(source.text, H100, name=source.name)
-
-
-def test_who_lags_waits_for_one_that_comes():
-  """Without its arrival, or at a step that there is not, the block stands still: the emulator says so."""
-  c = LAGGING["two"]
-  source = emit(c, FEW[2])
-  tensors = {t.name: np.zeros([c.extents[a] for a in t.axes], np.float16) for t in c.graph.tensors}
-  lines = source.text.splitlines()
-  for text in (
-    "\n".join(line for line in lines if "bar_arrive" not in line),
-    source.text.replace("turn == 0 && step == 2", "turn == 0 && step == 99"),
-    source.text.replace("turn == 0 && group > 0", "group > 0"),
-  ):
-    with pytest.raises(EmulationError):
-      compile_kernels([replace(source, text=text)]).run(tensors)
-
-
 @pytest.mark.parametrize("name", RANKS)
 def test_ranks(name):
   """Each has a part of the depth, and then of the results; the warp that copies meets the others."""
@@ -126,9 +91,7 @@ def test_ranks(name):
   compile_cubin(source.text, H100, name=source.name)
 
 
-@pytest.mark.parametrize(
-  "numbers", [{}, {"teams": 1}, {"teams": 1, "lag": 2, "late": 1}, {"teams": 2, "warps": 4}]
-)
+@pytest.mark.parametrize("numbers", [{}, {"teams": 1}, {"teams": 1, "late": 1}, {"teams": 2, "warps": 4}])
 def test_a_batch_of_products(monkeypatch, numbers):
   """The next product's rows lie behind the last of this one's; none of them is stored."""
   monkeypatch.setattr(tiled_kernels, "H200", FEW[2])
@@ -187,11 +150,6 @@ def test_compiles(name):
     (by_wgmma(PLAIN, 128, 128, teams=4), "1 to 3 teams"),
     (by_wgmma(SPLIT, 64, 64, warps=4, cluster=2, teams=1, a1=456), "whole steps"),
     (by_wgmma(SPLIT, 64, 64, warps=4, cluster=2, teams=2, a1=512), "ranks beside teams"),
-    (by_wgmma(GELU, 128, 128, stages=3, teams=1, lag=3), "no 3 steps between"),
-    (by_wgmma(GELU, 128, 192, warps=12, teams=1, lag=2, a0=384, a2=384), "no 2 steps between"),
-    (by_wgmma(GELU, 64, 64, warps=4, teams=1, lag=1), "no 1 steps between"),
-    (by_wgmma(GELU, 64, 64, warps=4, teams=2, lag=1), "no 1 steps between"),
-    (by_wgmma(GELU, 128, 128, teams=1, lag=2, a1=128), "no 2 steps between"),
   ],
 )
 def test_refused(case, why):

@@ -125,11 +125,11 @@ kernel k0 grid=a2,a0 cluster=a1 loop=a1
 
 
 def by_wgmma(
-  text, columns, rows, *, loop_tile=64, warps=8, stages=4, cluster=1, teams=0, sharing=1, late=0, lag=0,
+  text, columns, rows, *, loop_tile=64, warps=8, stages=4, cluster=1, teams=0, sharing=1, late=0,
   **extents,
 ):  # fmt: skip
   sizes = {"a0": 128, "a1": 256, "a2": 256, **extents}
-  feed = {"teams": teams, "sharing": sharing, "late": late, "lag": lag}
+  feed = {"teams": teams, "sharing": sharing, "late": late}
   params = KernelParams((columns, rows), cluster, loop_tile, warps, stages, "wgmma", **feed)
   return Case(text, (params,), sizes)
 
