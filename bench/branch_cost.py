@@ -6,8 +6,8 @@ Arms: ``flat``, the graph as genai's builder writes it; ``branch``, with its ste
 writes it, but without kernels; ``short``, the same behind a condition of two nodes (wrong in general);
 ``beside``, flat, with the nodes of the condition. So the condition is ``beside - flat``, the ``If`` what is
 left of ``branch - flat``. With ``--cpu`` a decoder so small that what the host does around the nodes is all,
-with 4 tokens for a prompt. On a GPU a prompt has 256, and the sum of a mask of 4096 is timed by itself, as
-int64 and by way of fp32.
+with 4 tokens for a prompt. On a GPU a prompt has 256, and the sum of a mask is timed by itself, as int64 and
+by way of floats.
 """
 
 import argparse
@@ -25,12 +25,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from genai_graphs import CONFIGS, Config, write
-from genai_runs import Decoder, host_us
+from genai_runs import Decoder, host_us, kernel_times
 from protocol import write_text
 
 from mirage_onnx.custom_op.race import rounds_us
 from mirage_onnx.importer.steps_apart import ROOM, steps_apart
 
+#: In which a mask is summed; onnxruntime's kernel for int64 adds doubles.
+SUMS = {"int64": TensorProto.INT64, "fp32": TensorProto.FLOAT, "double": TensorProto.DOUBLE}
 TINY, REPEATS = Config(64, 64, 2, 1, 32, 1, 64, block=32, context=512), 5
 
 
@@ -68,15 +70,14 @@ def arms(folder, room):
 
 
 def mask_sums(stream, wait):
-  """Of masks of 1 and 8 sequences of 4096: microseconds of the nodes that make lengths of them."""
+  """Of masks of 1 and 8 sequences: microseconds of the nodes that make lengths of them."""
   import onnxruntime as ort
 
   found, device = {}, "cuda" if stream else "cpu"
   info, one = helper.make_tensor_value_info, helper.make_tensor("axis", TensorProto.INT64, [1], [1])
-  for batch in (1, 8):
+  for batch, length in ((1, 4096), (8, 4096), (1, 32768)):
     runs = {}
-    for name in ("int64", "fp32"):
-      kind = TensorProto.INT64 if name == "int64" else TensorProto.FLOAT
+    for name, kind in SUMS.items():
       less = helper.make_tensor("less", kind, [1], [1])
       cast = [] if name == "int64" else [helper.make_node("Cast", ["mask"], ["x"], to=kind)]
       nodes = [
@@ -93,7 +94,7 @@ def mask_sums(stream, wait):
       session = ort.InferenceSession(model.SerializeToString(), providers=[*own, "CPUExecutionProvider"])
       binding, options = session.io_binding(), ort.RunOptions()
       options.add_run_config_entry("disable_synchronize_execution_providers", "1" if stream else "0")
-      mask = ort.OrtValue.ortvalue_from_numpy(np.ones((batch, 4096), np.int64), device, 0)
+      mask = ort.OrtValue.ortvalue_from_numpy(np.ones((batch, length), np.int64), device, 0)
       binding.bind_ortvalue_input("mask", mask)
       binding.bind_output("lengths", device)
 
@@ -104,7 +105,9 @@ def mask_sums(stream, wait):
       run()
       runs[name] = run
     us = np.median(rounds_us([*runs.values()]), axis=1)
-    found[f"{batch}x4096"] = dict(zip(runs, us.round(1).tolist(), strict=True))
+    row = found[f"{batch}x{length}"] = dict(zip(runs, us.round(1).tolist(), strict=True))
+    for name, run in runs.items() if stream else ():
+      row[f"{name}_kernels_us"] = round(sum(us for *_, us in kernel_times(run, wait)), 2)
   return found
 
 

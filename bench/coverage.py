@@ -5,6 +5,7 @@
     python bench/coverage.py --show [--out DIR]
     python bench/coverage.py --merge DIR ... [--out DIR]
     python bench/coverage.py --from FOLDER ...   (models with their weights, NAME.onnx)
+    python bench/coverage.py --keep FOLDER ...   (models and results stay, for real_verified.py --made)
 
 Makes each model of ``models/architectures/real.tar.xz``, optimizes it for an H200 with default
 flags and an empty cache, runs the result in onnxruntime without the library against the original, and
@@ -23,6 +24,7 @@ import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -184,6 +186,13 @@ def merge(out, folders):
   return 0
 
 
+def folder_of(name, given):
+  """Where a model and its results lie: for as long as it takes, or to stay."""
+  if given.keep:
+    return nullcontext(given.keep / name)
+  return tempfile.TemporaryDirectory(dir=given.scratch, prefix="coverage-")
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("names", nargs="*", metavar="NAME", help="models (default: all)")
@@ -198,6 +207,7 @@ def main():
   parser.add_argument("--merge", type=Path, nargs="+", metavar="DIR", help="take the lines of these records")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
   parser.add_argument("--scratch", type=Path, help="where models with their weights lie meanwhile")
+  parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where they stay, FOLDER/NAME")
   given = parser.parse_args()
   known = [p.stem for p in sorted(given.folder.glob("*.onnx"))] if given.folder else real_archive.names()
   if unknown := set(given.names) - set(known):
@@ -224,14 +234,17 @@ def main():
   def one(name):
     cores = free.get()
     try:
-      with tempfile.TemporaryDirectory(dir=given.scratch, prefix="coverage-") as folder:
+      with folder_of(name, given) as folder:
         made, scratch = Path(folder) / "model", Path(folder) / "out"
-        scratch.mkdir()
+        scratch.mkdir(parents=True)
         path = given.folder / f"{name}.onnx" if given.folder else real_archive.make(name, made)
         limits = {"limit_s": given.limit_s, "check_s": given.check_s, "checks": not given.times}
         done = record(name, path, scratch, flags=given.flags, cores=cores, commit=commit, **limits)
         if done.error and given.scratch:
           shutil.copy(scratch / "optimize.log", given.scratch / f"{name}.log")
+        if given.keep:
+          told = {"optimize_s": done.seconds, "error": done.error}
+          (given.keep / name / "done").write_text(json.dumps(told))
     finally:
       free.put(cores)
     return done

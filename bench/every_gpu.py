@@ -258,6 +258,7 @@ def main():
   parser.add_argument("--random", type=int, default=2000, metavar="SEEDS")
   parser.add_argument("--state", type=Path, default=ROOT / "build" / "every_gpu.jsonl")
   parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "every_gpu.json")
+  parser.add_argument("--backwards", action="store_true", help="the last job first: beside another run")
   parser.add_argument("--only", choices=SOURCES, help="jobs of one kind; the other's rows stay in the record")
   parser.add_argument(
     "--other-sources", action="store_true", help="rows made by other source stay, and are counted"
@@ -278,6 +279,7 @@ def main():
   kinds = {None: ("golden", "random", "slow"), "random": ("random", "slow")}.get(options.only, ("golden",))
   with Pool(options.jobs) as pool, options.state.open("a") as file, suppress(Late):
     while todo := remaining(jobs, rows, kinds):
+      todo = todo[::-1] if options.backwards else todo
       answers = pool.imap_unordered(answer, todo)  # at the end of the block what still runs is ended
       for _ in todo:
         row = answers.next(max(1.0, deadline - time.monotonic()))

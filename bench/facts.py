@@ -18,7 +18,7 @@ def facts(packages):
   return {
     "date": datetime.now(UTC).isoformat(timespec="seconds"),
     "command": " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-    "commit": _git("rev-parse", "HEAD") or "unknown",
+    "commit": os.environ.get("MIRAGE_COMMIT") or _git("rev-parse", "HEAD") or "unknown",
     "changed": bool(_git("status", "--porcelain", "--untracked-files=no")),
     "cores": os.cpu_count(),
     "versions": {
@@ -38,5 +38,9 @@ def _version(name):
 
 
 def _git(*arguments):
-  done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+  """What git says; nothing in a copy of the tree (MIRAGE_COMMIT says its commit)."""
+  try:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+  except FileNotFoundError:
+    return ""
   return done.stdout.strip()

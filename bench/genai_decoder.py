@@ -9,7 +9,8 @@ both sessions take a prompt and greedy tokens, and a step is timed: captured fro
 cold (``Gpu.time_us``) and warm, and as runs of onnxruntime (``run_us``; ``host_us`` is what the thread that
 starts them computes, which other work on the machine does not change); so is a prompt of 256 tokens. Beside
 them the graph with a branch but without kernels (``branch``), and the branch alone (``step``). What was
-searched when, the times of single kernels and what nodes take on the host are in the record, too.
+searched when, the times of single kernels, how they lie in one replay and what nodes take on the host
+are in the record, too.
 Writes DIR/genai_CONFIG_BITS_bBATCH.json.
 """
 
@@ -24,7 +25,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 from genai_graphs import CONFIGS, write
-from genai_runs import TOKENS, Decoder, host_times, host_us, kernel_times, replaced_share, step_alone
+from genai_runs import (
+  TOKENS,
+  Decoder,
+  host_times,
+  host_us,
+  kernel_times,
+  replaced_share,
+  step_alone,
+  timeline,
+)
 from packed import warm_us
 from protocol import facts, streaming_limit, write_text
 
@@ -39,7 +49,7 @@ from mirage_onnx.tune.measure import gpu_of
 
 PROMPT, SAMPLES = 256, 15
 #: What of a row is too long for one line.
-LONG = ("regions", "kernels", "seen", "host")
+LONG = ("regions", "kernels", "seen", "host", "timeline")
 
 
 class Seen:
@@ -153,6 +163,12 @@ def measured(args, c, work):
     for name in ("ort", "ours", "ort_prompt", "ours_prompt"):
       row["kernels"][name] = kernel_times(captured[name], gpu.wait)
       print(name, *row["kernels"][name], sep="\n  ", flush=True)
+    write_text(args.file, json.dumps({"facts": facts(), "row": row}, indent=1, default=str) + "\n")
+    row["timeline"] = {}
+    for name, call in zip(arms, calls, strict=True):
+      if name in ("ort", "ours", "step"):
+        row["timeline"][name] = timeline(call, gpu.wait)
+        print(f"{name}, one replay", *row["timeline"][name], sep="\n  ", flush=True)
     row["host"] = {}
     for name, path, make in (("ort", plain, None), ("ours", out / "model.onnx", own)):
       d = Decoder(path, c, args.batch, args.room, gpu.stream_address, make, profile=args.work / name)

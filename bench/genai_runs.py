@@ -126,6 +126,24 @@ def kernel_times(run, wait, runs=5):
   return sorted(found, key=lambda f: -f[2])
 
 
+def timeline(call, wait, runs=4):
+  """Kernels of the last of some runs as they lay in time: (name, began, us), from the first one's beginning.
+
+  By CUPTI; of a CUDA graph, too. Kernels that are launched early count from their first block on.
+  """
+  from torch.autograd import DeviceType
+  from torch.profiler import ProfilerActivity, profile
+
+  with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    for _ in range(runs):
+      call()
+      wait()
+  of_gpu = [e for e in seen.events() if e.device_type == DeviceType.CUDA]
+  ordered = sorted((e.time_range.start, e.time_range.end, e.name[:80]) for e in of_gpu)
+  last = ordered[-(len(ordered) // runs) :]
+  return [(name, round(a - last[0][0], 2), round(b - a, 2)) for a, b, name in last]
+
+
 def host_us(runs, wait, samples=200):
   """Name -> microseconds that the thread which starts a run computes for it, whatever else the cores do.
 

@@ -1,12 +1,13 @@
 """Whole models as predicted without a GPU, against what was measured: before, after, and regions.
 
-    python bench/predictions.py [--graphs .dev/whole/graphs.zip] [--out bench/results/predictions.json]
+    python bench/predictions.py [--graphs .dev/whole/graphs.zip ...] [--out bench/results/predictions.json]
 
 Measured: the lines of ``bench/results/GPU/whole.jsonl`` (``bench/whole.py``), and originals alone of
 ``bench/results/GPU/origins.jsonl``. Predicted, with the present tables (``mirage_onnx/targets/tables``):
 ``before`` is the sum of the model's nodes; ``after`` has the nodes taken off that nobody needs any more where
 the line's regions are replaced, and what their kernels are predicted to take (as the line has it, and what a
-kernel takes longer in a model). ``regions``: of the replaced ones
+kernel takes longer in a model). ``after_timed``: the same of models whose kernels were chosen by their times,
+which are those that are better than predicted. ``regions``: of the replaced ones
 predicted against measured, where kernels were timed; ``rank`` is Spearman's correlation. An error is
 predicted over measured, less one. Graphs only: their weights are holes. Most speedups are within 10 % of each
 other: ``rank_of_goal`` is what would be left of their order if they were right but for the error that is the
@@ -30,9 +31,6 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 RESULTS = ROOT / "bench" / "results"
-#: Microseconds that a kernel takes longer in a model than is predicted of it alone: 1.67 to 1.81 (BERT-base
-#: 1x128, MiniLM and Qwen3-0.6B on an H100 and an H200, 43 to 254 kernels each), one run of seven says 0.
-IN_MODEL_US = 1.7
 #: The median error of predictions that is asked for, and draws of it.
 GOAL, DRAWS = 0.1, 2000
 #: Bytes of the holes that stand for weights.
@@ -95,6 +93,8 @@ def parts_of(ops, known):
 
 def after_us(row, nodes, gone):
   """What is left of the nodes of a line, and its kernels as predicted in a model."""
+  from mirage_onnx.tune.model_times import IN_MODEL_US
+
   left = fsum(us for n, us in nodes.items() if n not in gone)
   return left + fsum(r["count"] * (r["predicted_us"] + IN_MODEL_US) for r in row["replaced"])
 
@@ -127,12 +127,12 @@ def said(errors):
 
 
 def compared(gpu, rows, graphs, folder):
-  """The models of one GPU."""
+  """The models of one GPU; ``graphs``: the zip of each."""
   from mirage_onnx.target import TARGETS
 
   found = []
   for row in rows:
-    program = program_of(graphs, row["model"], folder)
+    program = program_of(graphs[row["model"]], row["model"], folder)
     nodes, unknown, floors = predicted_nodes(program, TARGETS[gpu])
     before = fsum(nodes.values())
     measured = row.get("onnxruntime_us") or row["whole_us"]
@@ -148,17 +148,21 @@ def compared(gpu, rows, graphs, folder):
   kernels = [
     (r["predicted_us"], r["measured_us"]) for row in rows for r in row.get("replaced", ()) if r["measured_us"]
   ]
-  both = [(r["speedup_predicted"], r["speedup"]) for r in found if "speedup" in r]
+  ahead = [r for r in found if "after_off" in r and r["target"] != "local"]
+  timed = [r for r in found if "after_off" in r and r["target"] == "local"]
+  both = [(r["speedup_predicted"], r["speedup"]) for r in ahead]
+  once = list({r["model"]: r for r in found}.values())
   return {
     "models": found,
     "before": {
-      **said([r["off"] for r in found]),
-      "rank": rank([(r["predicted_us"], r["measured_us"]) for r in found]),
+      **said([r["off"] for r in once]),
+      "rank": rank([(r["predicted_us"], r["measured_us"]) for r in once]),
     },
     "after": {
-      **said([r["after_off"] for r in found if "after_off" in r]),
-      "rank": rank([(r["after_predicted_us"], r["after_measured_us"]) for r in found if "after_off" in r]),
+      **said([r["after_off"] for r in ahead]),
+      "rank": rank([(r["after_predicted_us"], r["after_measured_us"]) for r in ahead]),
     },
+    "after_timed": said([r["after_off"] for r in timed]),
     "speedups": {
       **said([off(*p) for p in both]),
       "rank": rank(both),
@@ -198,18 +202,21 @@ def lines(path):
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--graphs", default=str(ROOT / ".dev" / "whole" / "graphs.zip"))
+  parser.add_argument("--graphs", nargs="+", default=[str(ROOT / ".dev" / "whole" / "graphs.zip")])
   parser.add_argument("--out", type=Path, default=RESULTS / "predictions.json")
   o = parser.parse_args()
-  with zipfile.ZipFile(o.graphs) as z:
-    known = {n.removesuffix(".onnx") for n in z.namelist() if n.endswith(".onnx")}
+  known = {}
+  for graphs in o.graphs:
+    with zipfile.ZipFile(graphs) as z:
+      known |= {n.removesuffix(".onnx"): graphs for n in z.namelist() if n.endswith(".onnx")}
   found, every = {}, {}
   with tempfile.TemporaryDirectory() as folder:
     for gpu in ("h100", "h200"):
       rows = [r for r in lines(RESULTS / gpu / "whole.jsonl") if "ratio" in r and r["model"] in known]
       timed = {r["model"] for r in rows}
-      rows += [r for r in lines(RESULTS / gpu / "origins.jsonl") if r["model"] not in timed]
-      every[gpu], found[gpu] = rows, compared(gpu, rows, o.graphs, folder)
+      alone = (r for r in lines(RESULTS / gpu / "origins.jsonl") if r["model"] in known)
+      rows += [r for r in alone if r["model"] not in timed]
+      every[gpu], found[gpu] = rows, compared(gpu, rows, known, folder)
       for r in found[gpu]["models"]:
         after = f"  {r['after_measured_us']:9.1f} {r['after_off']:+7.1%}" if "after_off" in r else ""
         print(f"{gpu} {r['model']:32} {r['measured_us']:9.1f} {r['off']:+7.1%}{after}  {r['unknown']}")

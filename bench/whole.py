@@ -51,6 +51,8 @@ MOST_KEPT = 30
 TOLERANCE = 2e-2
 #: A second run is ended after these.
 AGAIN_S = 60.0
+#: So is a look at the kernels.
+KERNELS_S = 45.0
 
 
 def label(model):
@@ -71,8 +73,8 @@ def budget_text(o):
   return f".{o.budget:.0f}s" if o.budget else ""
 
 
-def optimize(o):
-  """The optimized model, and what the report says of it."""
+def optimize(o, run="first"):
+  """The optimized model, and what the report says of it; ``run``: which one of the same this is."""
   if not o.cpu:
     import torch  # noqa: F401  (loads the libraries that onnxruntime needs)
 
@@ -85,7 +87,7 @@ def optimize(o):
     faked()
   source, path = files_of(o)
   stages, details = {}, {}
-  with watched_run(o.spans / f"{label(o.model)}.{o.target}") if o.spans else nullcontext() as spans:
+  with watched_run(o.spans / f"{label(o.model)}.{o.target}.{run}") if o.spans else nullcontext() as spans:
 
     def emit(event):
       if isinstance(event, StageEnded):
@@ -128,7 +130,7 @@ def again(o):
   if runs is not None:
     shutil.rmtree(runs, ignore_errors=True)
   for name in ("again", "known"):
-    row = optimize(o)
+    row = optimize(o, name)
     found |= {f"{name}_s": row["optimize_s"], f"{name}_stages_s": row["stages_s"]}
   return {**found, "again_same": path.read_bytes() == before}
 
@@ -165,7 +167,8 @@ def measure(o):
   from whole_arms import Arms, ratio_of, worst_difference
   from whole_opening import openings
 
-  opened = openings(files_of(o), cpu=o.cpu)  # before this process holds any of the GPU's memory
+  # Before this process holds any of the GPU's memory.
+  opened = openings(files_of(o), cpu=o.cpu, most=o.openings)
   arms = Arms(*files_of(o), cpu=o.cpu)
   times, host = arms.times(o.rounds)
   outputs, fp32 = arms.outputs(), arms.fp32()
@@ -188,7 +191,19 @@ def measure(o):
   return result
 
 
-STAGES = {"optimize": optimize, "measure": measure, "again": again}
+def kernels(o):
+  """What a run of each arm puts on the GPU, in its order, into files."""
+  import torch  # noqa: F401
+  from origins import keep_sequence, kernels_of
+  from whole_arms import Arms
+
+  arms = Arms(*files_of(o))
+  for arm, name in zip(arms.arms, (ORIGINAL, "optimized"), strict=True):
+    keep_sequence(kernels_of(arm[1]), o.kernels / f"{label(o.model)}.{o.target}.{name}.json.gz")
+  return {}
+
+
+STAGES = {"optimize": optimize, "measure": measure, "again": again, "kernels": kernels}
 
 
 class Driver:
@@ -207,8 +222,10 @@ class Driver:
     command = [
       sys.executable, __file__, "--stage", name, "--models", model, "--targets", target,
       "--work", str(o.work), "--graphs", str(o.graphs), "--rounds", str(o.rounds),
+      "--openings", str(o.openings),
       "--workers", str(workers), *(["--cpu"] if o.cpu else []),
       *(["--fake"] if o.fake else []), *(["--spans", str(o.spans)] if o.spans else []),
+      *(["--kernels", str(o.kernels)] if o.kernels else []),
       *(["--budget", str(o.budget)] if o.budget else []),
     ]  # fmt: skip
     left = min(seconds, self.end - time.monotonic())
@@ -258,6 +275,8 @@ class Driver:
             if o.again:  # what fails here is no loss of what was measured
               second = self.stage("again", name, target, AGAIN_S, workers)
               row |= {f"again_{k}" if k == "failed" else k: v for k, v in second.items()}
+            if o.kernels and (said := self.stage("kernels", name, target, KERNELS_S, workers)):
+              row |= {f"kernels_{k}": v for k, v in said.items()}
           if "failed" in row:
             failed.append(f"{row['model']} {target}: {row['failed']}")
           self.show(row)
@@ -301,11 +320,13 @@ def main():
   add("--total", type=float, default=540.0, help="seconds of this call")
   add("--optimize-seconds", type=float, default=240.0, help="an optimize that takes longer is ended")
   add("--rounds", type=int, default=61)
+  add("--openings", type=int, default=6, help="starts of each session, at most")
   add("--jobs", type=int, default=4, help="models that are optimized at a time (not with local)")
   add("--cores", type=int, default=os.cpu_count() or 1)
   add("--out", type=Path, default=Path("out"))
   add("--work", type=Path, default=Path("/tmp/whole"))
   add("--spans", type=Path, help="folder for what each optimize did, and when (spans.py)")
+  add("--kernels", type=Path, help="folder for the kernels of a run of each arm, in their order (origins.py)")
   add("--again", action="store_true", help="a second run of each, too")
   add("--budget", type=float, help="seconds of each optimize (default: that of the flags)")
   add("--make", action="store_true", help="only optimize, without a GPU; a later call measures")

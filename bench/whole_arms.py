@@ -1,4 +1,4 @@
-"""Two models as onnxruntime sessions side by side: times of whole runs, outputs, launches."""
+"""Models as onnxruntime sessions side by side: times of whole runs, outputs, launches."""
 
 import time
 
@@ -17,14 +17,14 @@ DTYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32, "tensor(in
 
 
 class Arms:
-  """Sessions of both models, with bound inputs and outputs."""
+  """Sessions of a model and of others beside it, with bound inputs and outputs."""
 
-  def __init__(self, original, optimized, *, cpu=False):
+  def __init__(self, original, *others, cpu=False):
     self.cpu, self.model, self.refused = cpu, original, ""
     self.feeds = feeds_of(original)
     for graph in (False,) if cpu else (True, False):
       try:
-        self.graph, self.arms = graph, [self._session(p, graph) for p in (original, optimized)]
+        self.graph, self.arms = graph, [self._session(p, graph) for p in (original, *others)]
         break
       except Exception as error:  # a node on the CPU cannot be captured
         if not graph:

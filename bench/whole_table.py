@@ -4,8 +4,9 @@
 
 Takes the lines of the given files into bench/results/GPU/whole.jsonl, each instead of an earlier one of the
 same model and target, and writes the tables (one a GPU, the newest record first) between the markers of the
-page. A line that failed takes the place of none that did not. --check: writes nothing, exit 1 if the page is
-not what the records give.
+page. A line that failed takes the place of none that did not. How far predictions are off is what
+bench/predictions.py says (``predictions.json``: with the tables of now). --check: writes nothing, exit 1 if
+the page is not what the records give.
 """
 
 import argparse
@@ -32,6 +33,7 @@ HEAD = (
   "speedup",
   "prediction off by",
   "optimized in",
+  "again in",
 )
 
 
@@ -65,8 +67,20 @@ def merged(rows):
   return [latest[key] for key in sorted(latest)]
 
 
-def table(rows):
-  """The lines of one GPU's table."""
+def predicted_off(results):
+  """(GPU's folder, model) -> how far the time predicted of the model that was written is off."""
+  path = results / "predictions.json"
+  known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+  return {
+    (folder, r["model"]): r["after_off"]
+    for folder in FOLDERS.values()
+    for r in known.get(folder, {}).get("models", ())
+    if "after_off" in r and r["target"] != "local"
+  }
+
+
+def table(rows, off=None):
+  """The lines of one GPU's table; ``off``: as of ``predicted_off``."""
   models = {}
   for row in rows:
     models.setdefault(row["model"], {})["measured" if row["target"] == "local" else "predicted"] = row
@@ -77,7 +91,8 @@ def table(rows):
     cells = [model, original]
     for arm in ("predicted", "measured"):
       cells += [_time(arms.get(arm)), _ratio(arms.get(arm))]
-    lines.append("| " + " | ".join([*cells, _error(arms), _seconds(arms)]) + " |")
+    cells += [_error(arms, (off or {}).get((_folder(newest), model))), _seconds(arms), _again(arms)]
+    lines.append("| " + " | ".join(cells) + " |")
   return lines
 
 
@@ -98,11 +113,14 @@ def _ratio(row):
   return f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
 
 
-def _error(arms):
+def _folder(row):
+  return next((folder for begin, folder in FOLDERS.items() if gpu_of(row).startswith(begin)), "")
+
+
+def _error(arms, off):
   """How far the predicted time of the written model is from its own; else of its kernels: median, worst."""
-  row = arms.get("predicted") or {}
-  if "ratio" in row and "after_us" in (row.get("predicted") or {}):
-    return f"{row['predicted']['after_us'] / row['optimized_us'] - 1:+.0%}"
+  if off is not None and "ratio" in (arms.get("predicted") or {}):
+    return f"{off:+.0%}"
   kernels = [r for r in (arms.get("measured") or {}).get("replaced", ()) if r.get("measured_us")]
   off = sorted((r["predicted_us"] / r["measured_us"] - 1 for r in kernels), key=abs)
   return f"kernels {statistics.median(off):+.0%} ({off[-1]:+.0%})" if off else "-"
@@ -113,6 +131,12 @@ def _seconds(arms):
     f"{r['optimize_s']:.0f} s" for a in ("predicted", "measured") if (r := arms.get(a)) and "optimize_s" in r
   ]
   return " / ".join(found) or "-"
+
+
+def _again(arms):
+  """A second run that finds what the first has kept, and one of which the run itself is known."""
+  row = arms.get("measured") or {}
+  return f"{row['again_s']:.0f} s, {row['known_s']:.1f} s" if "known_s" in row else "-"
 
 
 def caption(rows):
@@ -136,12 +160,12 @@ def _commit(row):
   return found[:7] if re.match(r"[0-9a-f]{7}", found) else "unknown"
 
 
-def lines_of(records):
-  """All tables; ``records``: lines by GPU."""
+def lines_of(records, off=None):
+  """All tables; ``records``: lines by GPU; ``off``: as of ``predicted_off``."""
   newest = sorted((r for r in records if r), key=lambda rows: max(x["date"] for x in rows), reverse=True)
   found = []
   for rows in newest:
-    found += [caption(rows), "", *table(rows), ""]
+    found += [caption(rows), "", *table(rows, off), ""]
   return found[:-1]
 
 
@@ -169,7 +193,7 @@ def main():
     rows.setdefault(folder_of(row), []).append(row)
   rows = {folder: merged(some) for folder, some in rows.items()}
   old = PAGE.read_text(encoding="utf-8")
-  new = page(old, lines_of(list(rows.values())))
+  new = page(old, lines_of(list(rows.values()), predicted_off(RESULTS)))
   if options.check:
     print(f"{PAGE.name} is not what the records give" * (new != old))
     return int(new != old)

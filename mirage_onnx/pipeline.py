@@ -34,7 +34,14 @@ from mirage_onnx.stages import search_hooks, stage
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import SearchBound, Stop
 from mirage_onnx.target import Target
-from mirage_onnx.tune.baseline import alone_us, load_table, node_times_us, ranking_table, with_floors
+from mirage_onnx.tune.baseline import (
+  alone_us,
+  load_table,
+  model_table,
+  node_times_us,
+  ranking_table,
+  with_floors,
+)
 from mirage_onnx.tune.declared_sizes import Declared, declared_sizes
 from mirage_onnx.tune.known_sizes import unpredicted_at
 from mirage_onnx.tune.model_times import ModelTimes, model_times
@@ -304,9 +311,12 @@ def _times(
 ) -> ModelTimes | None:
   if options.every or load_table(options.target) is None:
     return None
-  typical = program.sized(declared_sizes(program, options.shapes).typical)
-  table_us = _table_us(typical, options)
-  return model_times(program, replaced, table_us, node_us, alone_us(typical, options.target))
+  typical, target = program.sized(declared_sizes(program, options.shapes).typical), options.target
+  table, table_us = None, _table_us(typical, options)
+  if not options.measure and (table := model_table(target)):  # what is chosen stands on less than that
+    table_us = node_times_us(typical, table)
+    node_us = with_floors(table_us, typical, target)
+  return model_times(program, replaced, table_us, node_us, alone_us(typical, target, table))
 
 
 def _table_us(program: Program, options: Options) -> dict[str, float]:

@@ -5,7 +5,6 @@ The host runs them before everything else, so each of them is in the time of a s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,11 @@ if TYPE_CHECKING:
   from mirage_onnx.importer.steps_apart import StepDecoder
 
 
-def condition(d: StepDecoder, graph: GraphProto, fresh: Callable[[str], str]) -> tuple[list[NodeProto], str]:
-  """Of shapes: one token is new, of as many sequences, and the cache has room for it; and the total length.
+def condition(d: StepDecoder, graph: GraphProto, fresh: Callable[[str], str]) -> list[NodeProto]:
+  """Of shapes: one token is new, of as many sequences, and the cache has room for it.
 
   The host runs these nodes before each step, so there are few: the product of dimensions that are 1 in a
-  step is 1, and all together no longer than the cache, which may be one of some size only. The length is ""
-  unless the model makes it of one shape, too.
+  step is 1, and all together no longer than the cache, which may be one of some size only.
   """
   made = []
 
@@ -60,8 +58,7 @@ def condition(d: StepDecoder, graph: GraphProto, fresh: Callable[[str], str]) ->
   for name, n in sorted(d.fixed.items()):
     if n != 1:
       holds = add("And", holds, add("Equal", size(*places[name]), number(n)))
-  by_output = {n.output[0]: n for n in made}
-  return made, length if by_output[length].op_type == "Shape" else ""
+  return made
 
 
 def _length(d: StepDecoder, graph: GraphProto, add: Callable[..., str], number: Callable[[int], str]) -> str:
@@ -87,18 +84,3 @@ def _length(d: StepDecoder, graph: GraphProto, add: Callable[..., str], number: 
 def _is_of_one_shape(d: StepDecoder) -> bool:
   """Whether the total length is a dimension that is taken from a shape."""
   return [n.op_type for n in d.total] == ["Shape", "Gather", "Cast"]
-
-
-def made_again(d: StepDecoder, graph: GraphProto) -> dict[str, str]:
-  """What a Shape and a Gather make of a mask, "" each, and the Cast behind them, if nothing else reads them.
-
-  The host runs each of them in a microsecond or more, before a prompt's kernels can begin.
-  """
-  if not _is_of_one_shape(d):
-    return {}
-  shape, taken, cast = (n.output[0] for n in d.total)
-  readers = Counter(i for n in graph.node for i in n.input)
-  outputs = {o.name for o in graph.output}
-  if readers[shape] != 1 or readers[taken] != 1 or outputs & {shape, taken, cast}:
-    return {}
-  return {shape: "", taken: "", cast: d.total[-1].op_type}

@@ -22,7 +22,7 @@ from onnx import (
 
 from mirage_onnx.importer.graph import dims_of, nodes_of, subgraphs
 from mirage_onnx.importer.quick_gelus import with_gelus
-from mirage_onnx.importer.step_condition import condition, made_again
+from mirage_onnx.importer.step_condition import condition
 
 #: The operator whose cache is one buffer.
 CACHED = "GroupQueryAttention"
@@ -89,8 +89,7 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
     del values[:]
     values.extend(known)
   names = _Names(proto.graph)
-  made_of_shapes, length = condition(found, proto.graph, names.fresh)
-  graph.node.extend(made_of_shapes)
+  graph.node.extend(condition(found, proto.graph, names.fresh))
   holder = graph.node.add(op_type="If", name=names.fresh("steps"), input=[graph.node[-1].output[0]])
   holder.output.extend(o.name for o in proto.graph.output)
   holder.metadata_props.add(key=STEPS, value="then_branch")
@@ -98,7 +97,7 @@ def steps_apart(proto: ModelProto, sizes: Mapping[str, int] | None = None) -> Mo
   said = " ".join(f"{n}={size}" for n, size in sorted(sized.items()))
   holder.metadata_props.add(key=_SIZES, value=said)
   for attribute, end in (("then_branch", _STEP), ("else_branch", _OTHERS)):
-    branch = _branch(found, proto.graph, end, names, length)
+    branch = _branch(found, proto.graph, end, names)
     holder.attribute.add(name=attribute, type=AttributeProto.GRAPH, g=branch)
   return made
 
@@ -292,13 +291,13 @@ def _made_of_shapes(
   return tuple(found[::-1])
 
 
-def _branch(d: StepDecoder, graph: GraphProto, end: str, names: _Names, length: str) -> GraphProto:
+def _branch(d: StepDecoder, graph: GraphProto, end: str, names: _Names) -> GraphProto:
   """The graph as a branch: what it yields has names of its own.
 
-  What is no step takes the total ``length`` from the condition, which has it, unless that is "".
-
   So have its constants: one that is outside is copied to the GPU in each run. Of the other branch all
-  values have, for onnx's inference mixes up sizes of equal names.
+  values have, for onnx's inference mixes up sizes of equal names. Neither takes anything from the
+  condition: onnxruntime copies a number from outside to the GPU and back, and an operator that wants it on
+  the host reads what was there before (on an H100 prompts attended to some of their tokens only).
   """
   is_step = end == _STEP
   outputs = {o.name: names.fresh(o.name + end) for o in graph.output}
@@ -307,13 +306,10 @@ def _branch(d: StepDecoder, graph: GraphProto, end: str, names: _Names, length: 
   if not is_step:
     own |= {o: names.fresh(o + end) for o in produced if o not in outputs}
   made = GraphProto(name=end.strip("/"))
-  again = {} if is_step or not length else made_again(d, graph)
   for n in graph.node if is_step else with_gelus(graph):
-    if again.get(n.output[0]) == "":
-      continue
     copy = made.node.add()
     copy.CopyFrom(n)
-    copy.input[:] = [length] if n.output[0] in again else [own.get(i, i) for i in n.input]
+    copy.input[:] = [own.get(i, i) for i in n.input]
     copy.output[:] = [own.get(o, o) for o in n.output]
     if is_step and n.op_type == CACHED and not _holds_window(n):
       copy.metadata_props.add(key=STEPS, value=CACHED)
@@ -335,6 +331,6 @@ def _branch(d: StepDecoder, graph: GraphProto, end: str, names: _Names, length: 
     return found
 
   made.output.extend(said(graph.output))
-  inner = {*produced} - {*outputs, *again}
+  inner = {*produced} - {*outputs}
   made.value_info.extend(said(v for v in graph.value_info if v.name in inner))
   return made

@@ -30,7 +30,7 @@ from mirage_onnx.report.run_record import (
 from mirage_onnx.report.schema import CountReport, FoundReport, ModelReport, SizeReport
 from mirage_onnx.report.timed import MeasuredReport
 from mirage_onnx.target import Target
-from mirage_onnx.tune.model_times import ModelTimes
+from mirage_onnx.tune.model_times import ModelTimes, place_us
 from mirage_onnx.tune.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def record_run(run: Run, source: Path | None, target: Target, gate: "Gate | None
   for i, p in enumerate(places):
     for n in p.nodes:
       owners.setdefault(n, []).append(i)
-  node_us = run.node_us if times else {}
+  node_us: Mapping[str, float] = times.node_us if times else {}
   left: Mapping[str, float] = times.left_us if times else {}
   model, found, measured = model_report(run), found_report(run), measured_report(gate)
   return RunRecord(
@@ -90,7 +90,7 @@ def _counted_us(o: Outcome, times: ModelTimes | None) -> float:
   """What one place takes in the time of the whole model."""
   if times is None:
     return o.measured.kernel_us if o.measured else 0.0
-  return o.price_us(0.0)
+  return place_us(o)
 
 
 def _region(run: Run, name: str, o: Outcome, target: Target) -> RegionRecord:

@@ -151,12 +151,12 @@ def _guest_us(guest: Guest, host: Node, program: Program, table: Table) -> float
   return max(0.0, both - alone) if both is not None and alone is not None else 0.0
 
 
-def alone_us(program: Program, target: Target) -> dict[str, tuple[str, float]]:
+def alone_us(program: Program, target: Target, table: Table | None = None) -> dict[str, tuple[str, float]]:
   """Of every node that ORT computes in the kernel of another one: which, and its time without.
 
-  The time is what it takes more than it does there.
+  The time is what it takes more than it does there; ``table``: that of the target's choices if none is given.
   """
-  table = ranking_table(target)
+  table = table or ranking_table(target)
   if table is None:
     return {}
   nodes = {n.name: n for n in program.nodes}

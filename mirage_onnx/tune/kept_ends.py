@@ -3,8 +3,10 @@
 An exploration (``exploring.py``) ends when what is left is expected to bring too little. All that it has
 searched and timed by then is kept, but a repeat would begin with other expectations, and ask for more. So
 the end itself is kept, by all that it was decided about: the regions with their places, the machine and the
-sources. A run that the clock has cut off, or the user, has no end: the next one goes on. A larger budget is
-more patient, and goes on as well.
+sources. What the budget has left unsearched is no part of the next run either, as a search that it has cut
+off is not begun again (``kept_results.py``): beside other work a repeat of MiniLM went on for 332 s. A run
+whose timing the clock has cut off, or the user, has no end: the next one goes on. A larger budget is more
+patient, and goes on as well.
 """
 
 import json
@@ -23,15 +25,20 @@ from mirage_onnx.tune.outcome import Outcome
 
 #: Why a region was not searched.
 UNSEARCHED = "searching and timing it were expected to bring less than they take"
+UNBEGUN = "the time ended before it was searched (in the run that this one repeats)"
 #: With so many times the budget a run goes on (as a search that was cut off, ``kept_results.py``).
 MORE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-  """``searched``: keys of regions; ``timed``: of these, in their order. ``why``: no more."""
+  """``searched``: keys of regions; ``timed``: of these, in their order. ``why``: no more.
+
+  ``unbegun``: keys of regions of whose search the budget has left nothing.
+  """
 
   searched: frozenset[str]
+  unbegun: frozenset[str]
   timed: tuple[str, ...]
   why: str
 
@@ -67,18 +74,18 @@ class KeptEnds:
     def asked(key: str, o: Outcome) -> Outcome:
       if self.known is None or o.rejection is not None or key in self.known.searched:
         return o
-      return replace(o, rejection=Rejection("NOT_TIMED", UNSEARCHED, o.region.nodes))
+      code, why = ("BUDGET", UNBEGUN) if key in self.known.unbegun else ("NOT_TIMED", UNSEARCHED)
+      return replace(o, rejection=Rejection(code, why, o.region.nodes))
 
     return {key: asked(key, o) for key, o in outcomes.items()}
 
   def keep(self, found: Mapping[str, Outcome], timed: Sequence[str], why: str) -> None:
-    """Keep this end, unless the clock has cut off a search."""
+    """Keep this end of the exploration of ``found``, of which ``timed`` were timed, for that reason."""
     results = {key: o.result.report for key, o in found.items() if o.result is not None}
-    if any(r.stop is Stop.BUDGET and not r.states for r in results.values()):
-      return
-    searched = sorted(key for key, r in results.items() if r.stop is not Stop.INTERRUPTED)
-    value = {"searched": searched, "timed": list(timed), "why": why, "budget_s": self._budget_s}
-    self._store.put(self._key, value)
+    unbegun = {key for key, r in results.items() if r.stop is Stop.BUDGET and not r.states}
+    searched = {key for key, r in results.items() if r.stop is not Stop.INTERRUPTED} - unbegun
+    lists = {"searched": sorted(searched), "unbegun": sorted(unbegun), "timed": list(timed)}
+    self._store.put(self._key, {**lists, "why": why, "budget_s": self._budget_s})
     self.is_kept = True
 
 
@@ -87,6 +94,7 @@ def _end(value: Mapping[str, Any] | None, budget_s: float) -> End | None:
   try:
     if value is None or not budget_s <= MORE * float(value["budget_s"]):
       return None
-    return End(frozenset(map(str, value["searched"])), tuple(map(str, value["timed"])), str(value["why"]))
+    searched, unbegun = (frozenset(map(str, value[name])) for name in ("searched", "unbegun"))
+    return End(searched, unbegun, tuple(map(str, value["timed"])), str(value["why"]))
   except UNREADABLE:
     return None

@@ -7,7 +7,7 @@ extrapolated, products of 4096 rows seemed to take 28 us for 69, and BERT became
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -95,22 +95,40 @@ def unpredicted_at(
   unknown = known is None and not target.table
   nodes: dict[str, str] = {}
   behind: dict[tuple[str, str], str] = {}
-  names, different = program.names_of_sizes(), dict[tuple[int, ...], Sizes]()
-  for sizes in points if program.primes else ({},):
-    different.setdefault(tuple(sizes[n] for n in names), sizes)
-  for sizes in different.values():
-    sized = program.sized(sizes)
-    for node in sized.nodes:
-      if node.barrier is None and node.name not in nodes:
+  makers = {o: n for n in program.nodes for o in n.outputs}
+  every = tuple(points) if program.primes else ({},)
+  for some in _of_equal_names(program):
+    names, different = some.names_of_sizes(), dict[tuple[int, ...], Sizes]()
+    for sizes in every:
+      different.setdefault(tuple(sizes[n] for n in names), sizes)
+    for sizes in different.values():
+      sized = some.sized(sizes)
+      for node in sized.nodes:
+        if node.barrier is not None or node.name in nodes:
+          continue
         if why := (unknown and node.steps and NO_KERNEL) or _beyond(node, sized, known, table):
           nodes[node.name] = _at(node, program, sizes) + why
         elif known:
-          behind |= {
-            pair: _at(node, program, sizes) + why
-            for pair, why in _behind(node, sized, known).items()
-            if pair not in behind
-          }
+          for pair, why in _behind(node, sized, makers, known).items():
+            behind.setdefault(pair, _at(node, program, sizes) + why)
   return Unpredicted(nodes, behind)
+
+
+def _of_equal_names(program: Program) -> Iterator[Program]:
+  """The nodes of a program by the names of sizes in their shapes: each is asked only where these differ.
+
+  A model has 81 points at which a node of one name has three sizes.
+  """
+  if not program.primes:
+    yield program
+    return
+  primes_of = cache(lambda number: symbols_of(number, program.primes)[1])
+  groups: dict[frozenset[int], list[str]] = {}
+  for node in program.nodes:
+    shapes = (program.numbers(x) or () for x in (*node.inputs, *node.outputs) if x)
+    groups.setdefault(frozenset(p for s in shapes for n in s for p in primes_of(n)), []).append(node.name)
+  for names in groups.values():
+    yield program.part(frozenset(names))
 
 
 def _at(node: Node, program: Program, sizes: Sizes) -> str:
@@ -147,12 +165,13 @@ def _beyond(node: Node, program: Program, known: SizesFound | None, table: Table
   return None
 
 
-def _behind(node: Node, program: Program, known: SizesFound) -> dict[tuple[str, str], str]:
+def _behind(
+  node: Node, program: Program, makers: Mapping[str, Node], known: SizesFound
+) -> dict[tuple[str, str], str]:
   """The nodes with functions that feed a product of many rows, elementwise."""
   product = weight_product(node, program)
   if product is None or product[0] <= known.behind_function_rows:
     return {}
-  makers = {o: n for n in program.nodes for o in n.outputs}
   todo, found, seen = list(node.operands), dict[tuple[str, str], str](), set[str]()
   why = (
     f"its product has {product[0]} rows, and kernels that compute a function before one of more than "

@@ -75,10 +75,11 @@ def node_model(
   parts: Sequence[str] = (),
   *,
   hollow: bool = False,
+  outside: bool = False,
 ) -> ModelProto:
   """The node as a model: what a run gives it is an input.
 
-  ``parts``: as of ``NodeModel``; ``hollow``: as of ``ort_run.region_model``.
+  ``parts``: as of ``NodeModel``; ``hollow``, ``outside``: as of ``ort_run.region_model``.
   """
   protos = [NodeProto.FromString(loaded.node(n).SerializeToString()) for n in parts or (node.name,)]
   given = dict.fromkeys(n for n in node.inputs if n and n not in values and not implied(n))
@@ -92,7 +93,7 @@ def node_model(
   graph = helper.make_graph(
     protos, "node",
     [info(n) for n in given], [info(n) for n in node.outputs if n],
-    [stored_constant(loaded, values[n], n, hollow=hollow) for n in constants],
+    [stored_constant(loaded, values[n], n, hollow=hollow, outside=outside) for n in constants],
   )  # fmt: skip
   model = model_of(loaded, graph)
   whole_projections(model)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import fsum
 from typing import TYPE_CHECKING
 
@@ -136,18 +137,16 @@ def node_us(times: np.ndarray, weight_bytes: int, first_us: float = 0.0) -> floa
 def gpu_clock(loaded: LoadedModel, program: Program, target: Target) -> NodeClock:
   """The clock of the present GPU."""
   from mirage_onnx.tune.measure import gpu_of
-  from mirage_onnx.tune.ort_run import OrtRun, shared_caches
+  from mirage_onnx.tune.ort_run import own_run
 
   values = known_values(loaded)
 
   def clock(n: NodeModel) -> np.ndarray:
     gpu = gpu_of(target)
     with gpu.scope():
-      model = node_model(loaded, program, n.node, values, n.parts)
+      model = partial(node_model, loaded, program, n.node, values, n.parts)
       feeds = node_feeds(n.node, program, values)
-      return times_in_a_row(
-        gpu, OrtRun(gpu, model.SerializeToString(), feeds, shared=shared_caches(model.graph))
-      )
+      return times_in_a_row(gpu, own_run(gpu, loaded, lambda out: model(outside=out), feeds))
 
   return clock
 

@@ -14,7 +14,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Region, RegionTensor, as_input, round_to
 from mirage_onnx.tune import hard_inputs
 from mirage_onnx.tune.expected_rows import ExpectedRows, allowed_errors, distances
-from mirage_onnx.tune.gpu_arrays import interpreted
+from mirage_onnx.tune.gpu_arrays import as_given, interpreted
 
 #: Largest relative L2 error of an output row, beyond twice that of rounding every step.
 SLACK = 1e-3
@@ -61,13 +61,13 @@ class Oracle:
     classes: Mapping[str, np.ndarray] | None = None,
     xp: Any = np,
   ) -> Oracle:
-    """``known``: inputs that are in float64 already. ``xp``: the module of arrays that computes."""
-    wide = dict(known or {})
+    """``known``: inputs that are as they are computed with. ``xp``: the module of arrays that computes."""
+    given = dict(known or {})
     for i in region.inputs:
-      if i.tensor.name not in wide:
-        wide[i.tensor.name] = part(region, i, data).astype(np.float64)
+      if i.tensor.name not in given:
+        given[i.tensor.name] = as_given(part(region, i, data), xp)
     names = [o.tensor.name for o in region.outputs]
-    exact, rounded = (interpreted(region, wide, names, rounded=r, xp=xp) for r in (False, True))
+    exact, rounded = interpreted(region, given, names, xp=xp)
     return cls(region, exact, rounded, kinds or {}, classes or {})
 
   @property
@@ -249,7 +249,7 @@ def hard_draws(
     data = hard_inputs.hard_inputs(region, weights, rng, number, found[0][0] if found else {})
     if not known:  # large ones take a second, and are the same in all draws
       same = [i for i in region.inputs if i.source.name in weights and not (i.view and i.view.picks)]
-      known = {i.tensor.name: part(region, i, data).astype(np.float64) for i in same}
+      known = {i.tensor.name: as_given(part(region, i, data), xp) for i in same}
     # A part of a tensor has no rows of its own.
     outputs = () if any(o.view is not None for o in region.outputs) else region.outputs
     count = len(hard_inputs.KINDS)

@@ -1,7 +1,9 @@
 """ONNX Runtime in a measurement: a region as a model of its own, and its run on our stream."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,13 @@ from mirage_onnx.tune.device import Gpu
 HELD = 64
 
 
-def region_model(loaded: LoadedModel, region: Region, *, hollow: bool = False) -> onnx.ModelProto:
+def region_model(
+  loaded: LoadedModel, region: Region, *, hollow: bool = False, outside: bool = False
+) -> onnx.ModelProto:
   """The region's own ONNX nodes as a model of its sizes: activations in, outputs out.
 
   ``hollow``: of constants of more than ``HELD`` elements only types and shapes, which is no model to run.
+  ``outside``: constants that are in files of ``loaded`` stay there (``own_run``).
   """
   values = known_values(loaded)
   inputs = {i.source.name: i for i in region.given if not i.is_weight}
@@ -35,7 +40,7 @@ def region_model(loaded: LoadedModel, region: Region, *, hollow: bool = False) -
       if not name or name in made | set(inputs):
         continue
       if name in values:
-        initializers[name] = stored_constant(loaded, values[name], name, hollow=hollow)
+        initializers[name] = stored_constant(loaded, values[name], name, hollow=hollow, outside=outside)
       elif node.op_type == CACHED:  # the longest length, of which the cache has room
         cache = next(i.source for i in inputs.values() if i.source.name == node.input[3])
         initializers[name] = numpy_helper.from_array(np.array(region.shape(cache)[2], np.int32), name)
@@ -79,10 +84,17 @@ def model_of(loaded: LoadedModel, graph: onnx.GraphProto) -> onnx.ModelProto:
   )
 
 
-def stored_constant(loaded: LoadedModel, stored: TensorProto, name: str, *, hollow: bool) -> TensorProto:
-  """A constant of the model under a name, within the message; ``hollow``: as of ``region_model``."""
+def stored_constant(
+  loaded: LoadedModel, stored: TensorProto, name: str, *, hollow: bool, outside: bool = False
+) -> TensorProto:
+  """A constant of the model under a name; ``hollow``, ``outside``: as of ``region_model``."""
   if hollow and prod(stored.dims) > HELD:
     return TensorProto(name=name, data_type=stored.data_type, dims=stored.dims)
+  if outside and stored.data_location == TensorProto.EXTERNAL:
+    found = TensorProto()
+    found.CopyFrom(stored)
+    found.name = name
+    return found
   return numpy_helper.from_array(loaded.read(stored), name)
 
 
@@ -134,11 +146,15 @@ def _element_type(text: str) -> int:
   return int(TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper()))
 
 
+#: The folder of the data of a model that is no file.
+FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+
+
 class OrtRun:
   """A run of a model of static shapes by the CUDA provider, on the GPU's stream.
 
-  ``make`` makes the session (default: onnxruntime's own); ``shared`` as of ``BoundSession``. The call
-  returns when the work is on the stream, not when it is done.
+  ``make`` makes the session (default: onnxruntime's own); ``shared`` as of ``BoundSession``; ``folder``: of
+  what the model has in files. The call returns when the work is on the stream, not when it is done.
   """
 
   def __init__(
@@ -150,12 +166,15 @@ class OrtRun:
     make: Callable[..., Any] | None = None,
     cuda_graph: bool = False,
     shared: Mapping[str, str] | None = None,
+    folder: Path | None = None,
   ) -> None:
     import onnxruntime as ort
 
     self._gpu = gpu
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    if folder is not None:
+      options.add_session_config_entry(FOLDER_KEY, str(folder))
     provider = {"user_compute_stream": str(gpu.stream_address)}
     if cuda_graph:
       provider["enable_cuda_graph"] = "1"
@@ -182,3 +201,20 @@ class OrtRun:
   def results(self) -> dict[str, np.ndarray]:
     """The outputs after all that is on the stream."""
     return self._bound.results()
+
+
+def own_run(
+  gpu: Gpu, loaded: LoadedModel, model: Callable[[bool], onnx.ModelProto], feeds: Mapping[str, np.ndarray]
+) -> OrtRun:
+  """The run of a part of ``loaded``; ``model``: makes it, with its constants in their files or without.
+
+  What is in files onnxruntime reads there: a session of a head of 1 GB in one message took 13 to 16 s, in
+  which nobody else had the GPU. Where it does not like a file (a link out of the folder), all is copied.
+  """
+  here = model(True)
+  shared = shared_caches(here.graph)
+  if any(t.data_location == TensorProto.EXTERNAL for t in here.graph.initializer):
+    with suppress(Exception):
+      return OrtRun(gpu, here.SerializeToString(), feeds, shared=shared, folder=loaded.base_dir)
+    here = model(False)
+  return OrtRun(gpu, here.SerializeToString(), feeds, shared=shared)

@@ -9,6 +9,7 @@ import pytest
 
 from mirage_onnx.target import H100, H200
 from mirage_onnx.tune.baseline import load_table, model_table
+from mirage_onnx.tune.model_times import IN_MODEL_US
 from mirage_onnx.tune.operator_grid import TimesGrid
 
 HEAD = {
@@ -90,6 +91,6 @@ def test_errors_and_ranks():
   # The nodes a and b of two layers take 20 us; c stays. Kernels take longer in a model, once.
   nodes = {"a": 4.0, "b": 6.0, "a2": 4.0, "b2": 6.0, "c": 3.0}
   after = predictions.after_us(row, nodes, {"a", "b", "a2", "b2"})
-  assert after == pytest.approx(6.0 + 4 * predictions.IN_MODEL_US)
+  assert after == pytest.approx(6.0 + 4 * IN_MODEL_US)
   known = dict.fromkeys([("a",), ("b", "c"), ("a", "d"), ("c",)])
   assert predictions.parts_of(("a", "b", "c"), known) == [("b", "c"), ("a",)]

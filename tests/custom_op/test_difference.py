@@ -1,5 +1,7 @@
 """The least tolerances are those of ``numpy.allclose``; the rest of the module: test_compare.py."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -62,6 +64,14 @@ def test_the_worst_input_needs_the_most():
   both = worse(near, far)
   assert (both.least_atol, both.least_rtol) == (1.0, 0.5)
   assert (worse(both, zero).least_atol, worse(both, zero).least_rtol) == (2.0, None)
+
+
+def test_what_failed_is_told_before_what_was_excused():
+  x = np.array([1.0, 2.0], np.float32)
+  failed = difference("y", x, x * np.float32(1.25), 0.1, 0.0, "failed")
+  passed = replace(difference("y", x, x * np.float32(9), 0.1, 0.0, "excused"), passed=True, reason="excused")
+  for both in (worse(failed, passed), worse(passed, failed)):
+    assert (both.worst, both.reason, both.passed, both.needed_rtol) == ("failed", "", False, 8.0)
 
 
 @pytest.mark.parametrize(

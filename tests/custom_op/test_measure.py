@@ -47,6 +47,24 @@ def test_where_the_original_is_far_from_itself(want, rng, kind):
   assert not passes(want, -want, off(0.04), kind)
 
 
+def test_of_many_short_rows_some_are_far_from_the_original(rng):
+  """Which of 20,000 rows it is, is luck: what a convolution leaves in a few of them is rounding errors."""
+  exact = (rng.standard_normal((20_000, 4)) * rng.random((20_000, 1)) ** 4).astype(np.float32)
+  noise = lambda size: (exact + size * rng.standard_normal(exact.shape)).astype(np.float16)  # noqa: E731
+  measure, defined = Tolerances(1e-2, None), noise(3e-4).astype(np.float32)
+
+  def passes(got, whole=True):
+    said = (lambda: {"y": exact}), (lambda: {"y": defined})
+    return measure("y", exact.astype(np.float16), got, "normal 1", *said, whole=whole).passed
+
+  right = noise(3e-4)
+  assert passes(right) and not passes(right, whole=False)
+  assert not passes(noise(9e-4))
+  largest, wrong = np.argmax(np.abs(exact).sum(1)), right.copy()
+  wrong[largest] = wrong[largest, ::-1]
+  assert not passes(wrong)
+
+
 def test_integers_are_those_of_the_original_by_its_definition():
   """Of 40 numbers that are equal in 16 bits the first is the largest, whatever they were in fp32."""
   measure, want = Tolerances(1e-2, None), np.array([448, 3])

@@ -3,12 +3,14 @@
 import time
 from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from mirage_onnx import deadline, pipeline
 from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.tune.gpu_arrays import gpu_arrays, interpreted
+from mirage_onnx.tune import gpu_arrays as gpu_arrays_module
+from mirage_onnx.tune.gpu_arrays import SENT, as_given, gpu_arrays, interpreted
 from mirage_onnx.tune.oracle import draw, hard_draws
 from mirage_onnx.verify.weights import sample_weights
 
@@ -51,7 +53,7 @@ def test_the_other_library_or_numpy(norm, fails):
   weights = sample_weights(loaded, region)
   (data, want), *_ = hard_draws(region, weights, np.random.default_rng(0))
   (same, got), *_ = hard_draws(region, weights, np.random.default_rng(0), xp)
-  assert xp.freed >= 2 and all((data[n] == same[n]).all() for n in data)
+  assert xp.freed >= 1 and all((data[n] == same[n]).all() for n in data)
   for name in (o.tensor.name for o in region.outputs):
     np.testing.assert_array_equal(got.exact[name], want.exact[name])
     np.testing.assert_array_equal(got.rounded[name], want.rounded[name])
@@ -62,7 +64,22 @@ def test_the_end_of_the_time_is_no_failure_of_the_library(norm):
   data, _ = draw(region, sample_weights(loaded, region), np.random.default_rng(0))
   wide = {i.tensor.name: data[i.source.name].astype(np.float64) for i in region.inputs}
   with pytest.raises(deadline.OverdueError), deadline.until(time.monotonic() - 1):
-    interpreted(region, wide, [], rounded=False, xp=Fake())
+    interpreted(region, wide, [], xp=Fake())
+
+
+@pytest.mark.parametrize(
+  "dtype", [np.float16, np.float32, ml_dtypes.bfloat16, np.float64, np.int64, np.uint8]
+)
+def test_what_becomes_float64_on_the_gpu(dtype):
+  """Every pattern of 16 bits; strided, as a transposed weight is."""
+  few = np.dtype(dtype).itemsize == 2
+  x = np.arange(1 << 16, dtype=np.uint16).view(dtype) if few else np.arange(1 << 16).astype(dtype)
+  x = x.reshape(256, 256).T
+  sent = as_given(x, Fake())
+  assert sent.dtype == (x.dtype if dtype in SENT else np.float64)
+  with np.errstate(invalid="ignore"):
+    np.testing.assert_array_equal(gpu_arrays_module._wide(sent, Fake()), x.astype(np.float64))
+    np.testing.assert_array_equal(as_given(x), x.astype(np.float64))
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import pytest
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop
-from mirage_onnx.tune.kept_ends import UNSEARCHED, KeptEnds
+from mirage_onnx.tune.kept_ends import UNBEGUN, UNSEARCHED, KeptEnds
 from mirage_onnx.tune.outcome import Outcome
 
 
@@ -66,15 +66,21 @@ def test_other_regions_places_or_machines_have_no_end(ended, outcomes, tmp_path)
   assert KeptEnds(KeptFolder(tmp_path, {"machine": "two"}), outcomes, 100.0).known is None
 
 
-def test_what_the_clock_cut_off_is_no_end(tmp_path, outcomes):
+def test_what_the_budget_left_unsearched_is_not_begun_again(tmp_path, outcomes):
+  """A repeat of MiniLM beside other work had no end for it, and searched and timed for 332 s."""
   store = KeptFolder(tmp_path, {})
   found = {key: searched(o, *([Stop.BUDGET, 0] if key == "d" else [])) for key, o in outcomes.items()}
   KeptEnds(store, outcomes, 100.0).keep(found, ["a"], "enough")
-  assert KeptEnds(store, outcomes, 100.0).known is None
+  again = KeptEnds(store, outcomes, 100.0)
+  assert again.known.unbegun == {"d"} and again.known.searched == set("abce")
+  left = again.only(outcomes)
+  assert {key for key, o in left.items() if o.rejection} == {"d", "e"}
+  assert left["d"].rejection == Rejection("BUDGET", UNBEGUN, ("nd",))
+  assert KeptEnds(store, outcomes, 130.0).known is None
 
 
 @pytest.mark.parametrize(
-  "value", [{}, {"searched": 1, "timed": [], "why": "", "budget_s": 9}, {"budget_s": "x"}]
+  "value", [{}, {"searched": 1, "unbegun": [], "timed": [], "why": "", "budget_s": 9}, {"budget_s": "x"}]
 )
 def test_a_file_that_says_nothing(tmp_path, outcomes, value):
   store = KeptFolder(tmp_path, {})

@@ -227,6 +227,23 @@ def test_inputs_are_uploaded_once_per_order(small):
   assert inputs.address("t0", ("a0",)) is None
 
 
+def test_what_is_made_ready_is_what_is_uploaded(small, monkeypatch):
+  """While nobody waits for the GPU."""
+  loaded, run = small
+  _, outcome = run.chosen[0]
+  data = drawn(loaded, outcome.region)[0]
+  plain, ahead = EmulatedGpu(), EmulatedGpu()
+  first, second = (Inputs(gpu, outcome.region, data) for gpu in (plain, ahead))
+  prepare(plain, outcome.region, outcome.compiled, first)
+  second.make_ready([outcome.compiled])
+  monkeypatch.setattr(measure, "stored", None)
+  second.make_ready([outcome.compiled])
+  prepare(ahead, outcome.region, outcome.compiled, second)
+  for i in outcome.region.inputs:
+    a, b = (x.address(i.name, i.axes) for x in (first, second))
+    np.testing.assert_array_equal(plain.arrays[a], ahead.arrays[b])
+
+
 def test_what_is_large_repeats_what_is_drawn(net, monkeypatch):
   """No two rows are the same."""
   monkeypatch.setattr(hard_inputs, "MOST_DRAWN", 101)

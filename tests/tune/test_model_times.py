@@ -13,7 +13,7 @@ from mirage_onnx.pipeline import Options
 from mirage_onnx.report.schema import check_report
 from mirage_onnx.report.summary import summary
 from mirage_onnx.target import H200
-from mirage_onnx.tune.model_times import model_times
+from mirage_onnx.tune.model_times import IN_MODEL_US, model_times
 
 
 def test_a_node_that_two_regions_compute_counts_once(net):
@@ -24,16 +24,16 @@ def test_a_node_that_two_regions_compute_counts_once(net):
   largest = [max((c for c in every if o in c.outputs), key=lambda c: len(c.nodes)) for o in program.outputs]
   assert largest[0].nodes & largest[1].nodes
   node_us = {n.name: 1.0 for n in program.nodes}
-  both = [(c, SimpleNamespace(price_us=lambda margin: 0.25)) for c in largest]
+  both = [(c, SimpleNamespace(price_us=lambda margin: 0.25, measured=None)) for c in largest]
 
   def times(chosen, known=node_us):
     return model_times(program, chosen, known, known, {})
 
   whole = times(both)
-  assert (whole.before_us, whole.after_us) == (len(program.nodes), 0.5)
+  assert (whole.before_us, whole.after_us) == (len(program.nodes), 0.5 + 2 * IN_MODEL_US)
   assert (whole.gone, whole.kernels, whole.unknown, whole.bounded) == (whole.nodes, 2, 0, 0)
   one = times(both[:1])
-  assert one.after_us == pytest.approx(0.25 + one.nodes - one.gone)
+  assert one.after_us == pytest.approx(0.25 + IN_MODEL_US + one.nodes - one.gone)
   assert one.gone == 1  # the norm is still read by the other product
   # A node without a time is in neither.
   gap = {n: us for n, us in node_us.items() if n != program.nodes[0].name}
@@ -52,12 +52,12 @@ def test_what_only_its_neighbour_computed_is_left_alone(net):
   node_us = {product: 2.0, bias: 0.0}
   found = model_times(
     program,
-    [(gone, SimpleNamespace(price_us=lambda margin: 1.5))],
+    [(gone, SimpleNamespace(price_us=lambda margin: 1.5, measured=None))],
     {product: 2.0},
     node_us,
     {bias: (product, 1.0)},
   )
-  assert (found.before_us, found.after_us, found.bounded) == (2.0, 2.5, 1)
+  assert (found.before_us, found.after_us, found.bounded) == (2.0, 2.5 + IN_MODEL_US, 1)
 
 
 def test_report_of_a_run(net):
@@ -69,7 +69,8 @@ def test_report_of_a_run(net):
   assert run.chosen
   kernels_us = sum(o.compiled.candidate.predicted_us for _, o in run.chosen)
   gone = run.times.gone
-  assert run.times.before_us == pytest.approx(sum(run.node_us.values()))
+  assert run.times.before_us == pytest.approx(sum(run.times.node_us.values()))
+  assert run.times.node_us.keys() >= run.node_us.keys()  # of all that is known, not of what choices stand on
   assert kernels_us <= run.times.after_us < run.times.before_us and 0 < gone <= run.times.nodes
   assert run.times.unknown == 1  # Hardmax
 

@@ -13,6 +13,7 @@ from small_models import Net
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import TILED
+from mirage_onnx.tune import ort_run
 from mirage_onnx.tune.hard_inputs import hard_inputs
 from mirage_onnx.tune.ort_run import BoundSession, region_model
 
@@ -83,3 +84,39 @@ def test_a_step_with_a_cache_runs_at_the_size_that_is_assumed(named):
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = hard_inputs(c.region, {}, np.random.default_rng(0), 0)
     session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_constants_in_files_are_read_there(monkeypatch, tmp_path, linked):
+  """Where onnxruntime refuses the file (a link out of the folder), they are copied."""
+  net = Net(np.float32)
+  model = net.model(net.MatMul(net.input(2, 256), net.weight(256, 256)))
+  folder, whole = tmp_path / "model", model.SerializeToString()  # saving takes the values out of it
+  folder.mkdir()
+  onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+  if linked:
+    (folder / "w.bin").rename(tmp_path / "w.bin")
+    (folder / "w.bin").symlink_to(tmp_path / "w.bin")
+  loaded = load_model(folder / "m.onnx")
+  region = max(
+    (c.region for c in find_candidates(import_model(loaded)).candidates), key=lambda r: len(r.nodes)
+  )
+  asked = []
+
+  class OnCpu:
+    """What ``OrtRun`` makes of it, on the CPU."""
+
+    def __init__(self, gpu, data, feeds, *, shared=None, folder=None):
+      asked.append(len(data))
+      options = ort.SessionOptions()
+      if folder is not None:
+        options.add_session_config_entry(ort_run.FOLDER_KEY, str(folder))
+      self.results = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+  monkeypatch.setattr(ort_run, "OrtRun", OnCpu)
+  x = np.random.default_rng(0).standard_normal((2, 256), np.float32)
+  feeds = {model.graph.input[0].name: x}
+  made = ort_run.own_run(None, loaded, lambda out: region_model(loaded, region, outside=out), feeds)
+  want = ort.InferenceSession(whole, providers=["CPUExecutionProvider"]).run(None, feeds)
+  np.testing.assert_array_equal(made.results[0], want[0])
+  assert asked[0] < 1000 and len(asked) == 1 + linked and (not linked or asked[1] > 256 * 256 * 4)

@@ -125,11 +125,13 @@ template <class Q, int Eights>
 PTX_DEVICE void unpack8(const Lane<Q, Eights>& lane, int part, float (&to)[8]) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const unsigned stored = stored_integer(lane, part, j);
     if constexpr (Q::kZero != 0) {
-      to[j] = ptx::bits_to_f32(0x4b000000u | stored) - (8388608.0f + Q::kZero);
+      const int bit = (8 * part + j) * Q::kBits;
+      const unsigned word = lane.word(bit / 32) >> bit % 32;
+      const unsigned above = ptx::and_or(word, (1u << Q::kBits) - 1, 0x4b000000u);
+      to[j] = ptx::bits_to_f32(above) - (8388608.0f + Q::kZero);
     } else {
-      to[j] = Q::widen(static_cast<typename Q::Storage>(stored));
+      to[j] = Q::widen(static_cast<typename Q::Storage>(stored_integer(lane, part, j)));
     }
   }
 }
@@ -156,8 +158,8 @@ struct Fours<F16> {
   PTX_DEVICE unsigned pair(unsigned w, int i) const {
     const unsigned b = i < 2 ? w : w >> 8;
     const unsigned whole =
-        i % 2 == 0 ? ptx::sub_f16x2((b & 0x000f000fu) | 0x64006400u, zeros)
-                   : ptx::fma_f16x2((b & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, sixteenths);
+        i % 2 == 0 ? ptx::sub_f16x2(ptx::and_or(b, 0x000f000fu, 0x64006400u), zeros)
+                   : ptx::fma_f16x2(ptx::and_or(b, 0x00f000f0u, 0x64006400u), 0x2c002c00u, sixteenths);
     return ptx::mul_f16x2(whole, scales);
   }
 };
@@ -167,7 +169,7 @@ struct Fours<BF16> {
   unsigned zeros, scales;
   PTX_DEVICE Fours(unsigned zero, unsigned scale) : zeros(0xc300c300u | twice(zero)), scales(twice(scale)) {}
   PTX_DEVICE unsigned pair(unsigned w, int i) const {
-    const unsigned integers = (w >> (4 * i) & 0x000f000fu) | 0x43004300u;
+    const unsigned integers = ptx::and_or(w >> (4 * i), 0x000f000fu, 0x43004300u);
     const unsigned whole = ptx::fma_bf16x2(integers, 0x3f803f80u, zeros);
     return ptx::fma_bf16x2(whole, scales, 0x80008000u);  // + -0: the product as it is
   }
@@ -198,8 +200,8 @@ PTX_DEVICE Eight<T> scaled8(const Lane<Q, Eights>& lane, int part, unsigned shor
     unsigned p[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // integers 2 i and 2 i + 1
-      const unsigned w = lane.word(2 * part + i / 2) >> (i % 2 * 16);
-      p[i] = ptx::sub_f16x2((w & 0xffu) | (w & 0xff00u) << 8 | 0x64006400u, zeros);
+      const unsigned w = lane.word(2 * part + i / 2);
+      p[i] = ptx::sub_f16x2(i % 2 ? ptx::high_bytes(w, 0x64u) : ptx::low_bytes(w, 0x64u), zeros);
       p[i] = ptx::mul_f16x2(p[i], scales);
     }
     e.v = {p[0], p[1], p[2], p[3]};

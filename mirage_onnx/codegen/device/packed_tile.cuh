@@ -8,11 +8,13 @@
 template <class T, class Q>
 PTX_DEVICE unsigned scaled_pair(unsigned two, unsigned zero, unsigned short scale) {
   constexpr unsigned kMask = (1u << Q::kBits) - 1;
-  const unsigned apart = (two & kMask) | (two << (16 - Q::kBits) & kMask << 16);
+  constexpr unsigned kAbove = kFitsBytes<T> ? 0x64006400u : Q::kBits < 8 ? 0x43004300u : 0u;
+  const unsigned apart =
+      ptx::and_or(two, kMask, ptx::and_or(two << (16 - Q::kBits), kMask << 16, kAbove));
   if constexpr (kFitsBytes<T>) {
-    return ptx::mul_f16x2(ptx::sub_f16x2(apart | 0x64006400u, 0x64006400u | twice(zero)), twice(scale));
+    return ptx::mul_f16x2(ptx::sub_f16x2(apart, 0x64006400u | twice(zero)), twice(scale));
   } else if constexpr (Q::kBits < 8) {
-    const unsigned whole = ptx::fma_bf16x2(apart | 0x43004300u, 0x3f803f80u, 0xc300c300u | twice(zero));
+    const unsigned whole = ptx::fma_bf16x2(apart, 0x3f803f80u, 0xc300c300u | twice(zero));
     return ptx::fma_bf16x2(whole, twice(scale), 0x80008000u);  // + -0: the product as it is
   } else {
     const float s = T::widen(scale), z = static_cast<float>(zero);

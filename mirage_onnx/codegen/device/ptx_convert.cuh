@@ -84,9 +84,18 @@ PTX_DEVICE unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {  // a * b +
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
 }
+// v & mask | bits, as one instruction: the compiler makes two of two constants.
+PTX_DEVICE unsigned and_or(unsigned v, unsigned mask, unsigned bits) {
+  unsigned r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "r"(mask), "r"(bits));
+  return r;
+}
 // The low (high) halves of a and b, that of a below.
 PTX_DEVICE unsigned low_halves(unsigned a, unsigned b) { return __byte_perm(a, b, 0x5410); }
 PTX_DEVICE unsigned high_halves(unsigned a, unsigned b) { return __byte_perm(a, b, 0x7632); }
+// Bytes 0 and 1 (2 and 3) of v, each below the lowest byte of `above`.
+PTX_DEVICE unsigned low_bytes(unsigned v, unsigned above) { return __byte_perm(v, above, 0x4140); }
+PTX_DEVICE unsigned high_bytes(unsigned v, unsigned above) { return __byte_perm(v, above, 0x4342); }
 PTX_DEVICE float max_nan(float a, float b) {  // maximum; NaN where either is NaN
   float r;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));

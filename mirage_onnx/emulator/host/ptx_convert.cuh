@@ -178,6 +178,11 @@ EMU_INLINE unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
   return pack_bf16(host::odd_f32(host::odd_sum(double{x[0]} * y[0], z[0])),
                    host::odd_f32(host::odd_sum(double{x[1]} * y[1], z[1])));
 }
+PTX_DEVICE unsigned and_or(unsigned v, unsigned mask, unsigned bits) { return (v & mask) | bits; }
+PTX_DEVICE unsigned low_bytes(unsigned v, unsigned above) {
+  return (v & 0xffu) | (v & 0xff00u) << 8 | (above & 0xffu) * 0x01000100u;
+}
+PTX_DEVICE unsigned high_bytes(unsigned v, unsigned above) { return low_bytes(v >> 16, above); }
 PTX_DEVICE unsigned low_halves(unsigned a, unsigned b) { return (a & 0xffffu) | b << 16; }
 PTX_DEVICE unsigned high_halves(unsigned a, unsigned b) { return a >> 16 | (b & 0xffff0000u); }
 PTX_DEVICE float max_nan(float a, float b) {

@@ -116,7 +116,11 @@ def _pairs(given):
     "fma": found["fma_f16"],
     "fma_b": found["fma_bf16"],
   }
-  return kept | {"low": halves[0], "high": halves[1]}
+  a, b, c = (given[k].view(U32) for k in "xyz")
+  words = {"both": (a & b) | c}
+  for name, v in (("low_8", a), ("high_8", a >> 16)):
+    words[name] = (v & 0xFF) | (v & 0xFF00) << 8 | (b & 0xFF) * U32(0x01000100)
+  return kept | {"low": halves[0], "high": halves[1]} | {n: w.view(U16) for n, w in words.items()}
 
 
 def _ex2(v):
@@ -170,6 +174,9 @@ _PAIRS_TEXT = """
     ptx::st_u32(fma_b + 2 * i, ptx::fma_bf16x2(a, b, c));
     ptx::st_u32(low + 2 * i, ptx::low_halves(a, b));
     ptx::st_u32(high + 2 * i, ptx::high_halves(a, b));
+    ptx::st_u32(both + 2 * i, ptx::and_or(a, b, c));
+    ptx::st_u32(low_8 + 2 * i, ptx::low_bytes(a, b));
+    ptx::st_u32(high_8 + 2 * i, ptx::high_bytes(a, b));
   }
 """
 CASES = (
@@ -197,9 +204,12 @@ CASES = (
     grid=(32, 1, 1), block=256,
   ),
   case(
-    "pairs", "sub_f16x2 mul_f16x2 fma_f16x2 fma_bf16x2 low_halves high_halves", _PAIRS_TEXT,
-    draw=_draw_pairs, reference=_pairs,
-    outputs=dict.fromkeys(("sub", "mul", "fma", "fma_b", "low", "high"), ((65536,), U16)),
+    "pairs",
+    "sub_f16x2 mul_f16x2 fma_f16x2 fma_bf16x2 low_halves high_halves and_or low_bytes high_bytes",
+    _PAIRS_TEXT, draw=_draw_pairs, reference=_pairs,
+    outputs=dict.fromkeys(
+      ("sub", "mul", "fma", "fma_b", "low", "high", "both", "low_8", "high_8"), ((65536,), U16)
+    ),
     grid=(32, 1, 1), block=256,
   ),
   *(_approximate(name) for name in _APPROXIMATE),
