@@ -136,13 +136,13 @@ def within(source, cubin, target):
   )
 
 
-def random_seeds(first_seed, count, put_off=True):
+def random_seeds(first_seed, count, put_off=True, arches=tuple(ARCHITECTURES)):
   """Outcomes of random kernels: architecture -> kind -> how many; what is wrong; seeds that are put off."""
-  counts, wrong, slow = {arch: Counter() for arch in ARCHITECTURES}, [], []
+  counts, wrong, slow = {arch: Counter() for arch in arches}, [], []
   subjects = {}
   for case in (random_kernel(seed) for seed in range(first_seed, first_seed + count)):
     own = []
-    for arch in ARCHITECTURES:
+    for arch in arches:
       target = target_of(arch)
       subject, started = emitted(for_target(case, target), target), time.process_time()
       own.append((arch, subject, [outcome(source, target) for source in subject.sources]))
@@ -167,6 +167,11 @@ def random_seeds(first_seed, count, put_off=True):
   return {"counts": counts, "wrong": wrong, "slow": slow}
 
 
+def slow_seed(seed, arch):
+  """The outcome of one that was put off, for one architecture."""
+  return random_seeds(seed, 1, put_off=False, arches=(arch,))
+
+
 def outcome(source, target):
   """(``compiled`` or why not, what is wrong with that) of a kernel."""
   try:
@@ -182,7 +187,7 @@ def answer(job):
   kind, *rest = job
   job = {"job": job, "source": made_by(kind)}
   try:
-    return {**job, **(golden(*rest) if kind == "golden" else random_seeds(*rest, put_off=kind == "random"))}
+    return {**job, **{"golden": golden, "random": random_seeds, "slow": slow_seed}[kind](*rest)}
   except Exception:
     return {**job, "crash": traceback.format_exc()[-1500:]}
 
@@ -220,7 +225,7 @@ def summary(rows):
     own = [r for r in rows if r["job"][0] == "golden" and r["job"][1] == arch and "crash" not in r]
     made = [r[w] for r in own for w in ("searched", "golden") if r[w]["chosen"] is not None]
     refused = sum((Counter(r[w]["refused"]) for r in own for w in ("searched", "golden")), Counter())
-    random = sum((Counter(r["counts"][arch]) for r in rows if "counts" in r), Counter())
+    random = sum((Counter(r["counts"].get(arch)) for r in rows if "counts" in r), Counter())
     table[arch] = {
       "target": target_of(arch).name,
       "smem_limit": target_of(arch).smem_bytes,
@@ -241,8 +246,8 @@ def summary(rows):
 
 
 def put_off(jobs, rows):
-  """The jobs of seeds that those of a batch were slow with."""
-  return [("slow", seed, 1) for j in jobs if j in rows for seed in rows[j].get("slow", ())]
+  """The jobs of seeds that those of a batch were slow with, one an architecture: some take minutes each."""
+  return [("slow", s, a) for j in jobs if j in rows for s in rows[j].get("slow", ()) for a in ARCHITECTURES]
 
 
 def remaining(jobs, rows, kinds):
@@ -291,7 +296,7 @@ def main():
   wrong = [w for r in found for w in wrong_of(r)]
   record = {
     **facts(("numpy", "scipy", "nvidia-cuda-nvrtc")), "jobs": len(jobs), "done": len(found),
-    "slow_left": sum(j[0] == "slow" and j not in rows for j in jobs),
+    "slow_left": len({j[1] for j in jobs if j[0] == "slow" and j not in rows}),
     "by_source": Counter(r["source"][:12] for r in found), "source": made_by("golden")[:12],
     "architectures": summary(found), "wrong": wrong,
   }  # fmt: skip

@@ -19,11 +19,12 @@ def test_slow_seeds_come_when_all_else_is_done():
   rows = {JOBS[0]: row(JOBS[0], 3, 7)}
   assert every_gpu.remaining(JOBS, rows, kinds) == JOBS[1:]
   rows |= {j: row(j) for j in JOBS[1:]}
-  assert every_gpu.remaining(JOBS, rows, kinds) == [("slow", 3, 1), ("slow", 7, 1)]
+  late = [("slow", seed, arch) for seed in (3, 7) for arch in ARCHITECTURES]
+  assert every_gpu.remaining(JOBS, rows, kinds) == late
   assert every_gpu.remaining(JOBS, rows, ("golden",)) == []
-  rows[("slow", 3, 1)] = row(("slow", 3, 1))
-  assert every_gpu.remaining(JOBS, rows, kinds) == [("slow", 7, 1)]
-  rows[("slow", 7, 1)] = row(("slow", 7, 1))
+  rows[late[0]] = row(late[0])
+  assert every_gpu.remaining(JOBS, rows, kinds) == late[1:]
+  rows |= {j: row(j) for j in late}
   assert every_gpu.remaining(JOBS, rows, kinds) == []
 
 
@@ -35,7 +36,8 @@ def test_a_seed_is_compiled_and_run_for_every_architecture_or_put_off(monkeypatc
   monkeypatch.setattr(every_gpu, "SLOW_S", 0.0)
   late = every_gpu.random_seeds(seed, 1)
   assert late["slow"] == [seed] and not any(late["counts"].values())
-  assert every_gpu.random_seeds(seed, 1, put_off=False)["counts"] == found["counts"]
+  again = [every_gpu.slow_seed(seed, a)["counts"] for a in ARCHITECTURES]
+  assert again == [{a: n} for a, n in found["counts"].items()]
 
 
 def test_what_does_not_fit_or_compile_is_wrong_and_what_spills_is_not():
