@@ -8,6 +8,7 @@ records them beside measured times.
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import ceil, prod
+from typing import Any
 
 from mirage_onnx.cost.chip import SECTOR_BYTES
 from mirage_onnx.instructions import WGMMA
@@ -73,28 +74,28 @@ class BlockCounts:
   def names(cls) -> tuple[str, ...]:
     return tuple(f.name for f in fields(cls))
 
-  def run(self, ops: Iterable[BlockOp], elements: float) -> None:
+  def run(self, ops: Iterable[BlockOp], elements: Any) -> None:
     """Elementwise operations on so many elements of all threads."""
     for op in ops:
       if op.op in ELEMENTWISE and ELEMENTWISE[op.op].price is not Price.LANE:
-        self.special += elements
+        self.special = self.special + elements
       else:
-        self.lanes += elements
+        self.lanes = self.lanes + elements
 
-  def load(self, elements: float, size: float, together: float) -> None:
+  def load(self, elements: Any, size: float, together: Any) -> None:
     """From memory, so many elements an instruction."""
-    self.loaded_bytes += elements * size
-    self.requests += elements / together
+    self.loaded_bytes = self.loaded_bytes + elements * size
+    self.requests = self.requests + elements / together
 
-  def store(self, elements: float, size: float, together: float = 1) -> None:
+  def store(self, elements: Any, size: float, together: Any = 1) -> None:
     """To memory."""
-    self.stored_bytes += elements * size
-    self.requests += elements / together
+    self.stored_bytes = self.stored_bytes + elements * size
+    self.requests = self.requests + elements / together
 
-  def share(self, elements: float, size: float, together: float = 1) -> None:
+  def share(self, elements: Any, size: float, together: Any = 1) -> None:
     """To or from shared memory."""
-    self.shared_bytes += elements * size
-    self.shared_requests += elements / together
+    self.shared_bytes = self.shared_bytes + elements * size
+    self.shared_requests = self.shared_requests + elements / together
 
   def barrier(self, step: do.ThreadStep, times: float) -> None:
     if isinstance(step, do.ThreadBarrier) and step.cluster:

@@ -34,6 +34,8 @@ MMA_OPERATIONS, LANES = 2 * 16 * 8 * 16, 32
 #: Bytes of shared memory that a multiprocessor moves in a cycle; bytes under way at least.
 SMEM_BYTES, LEAST_IN_FLIGHT = 128, 512
 MOST_REGISTERS = 255
+#: Bytes of a chunk of a copy.
+CHUNK = 16
 #: Registers of a thread for each of the results and operands of products by wgmma: what ptxas makes of 219
 #: kernels of bench/rankings.py, at most what a block leaves them (off by 25, root mean square; 1 too many).
 RESULT_REGISTERS = 2
@@ -118,6 +120,24 @@ def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: 
   body_us = (memory_us**p + l2_us**p + units_us**p + waiting_us**p) ** (1 / p)
   begun_us = c.blocks * (w.block_us + w.warp_us * np.asarray(c.warps))
   return w.start * target.launch_us + (body_us**4 + begun_us**4) ** 0.25
+
+
+def least_us(
+  moved_bytes: float, saved: float, flops: float, lanes: float, special: float, busy: float, target: Target
+) -> float:
+  """What no tiled kernel takes less than by the formula, if it does so much on a share of the chip.
+
+  Its blocks are even, its loads are chunks, and nobody waits. ``saved``: elements.
+  """
+  w, cycles = CostWeights(), target.cycles_per_us * target.multiprocessors * busy
+  requests, mma = moved_bytes / CHUNK + saved, flops / MMA_OPERATIONS
+  instructions = w.lane * lanes + w.special * special + w.request * requests + LANES * w.mma * mma
+  memory_us = moved_bytes / (target.stream_tbps * 1e6 * busy)
+  l2_us = w.l2 * moved_bytes / (target.l2_tbps * 1e6 * busy)
+  units_us = instructions / (target.lanes * cycles)
+  p = w.overlap
+  least: float = w.start * target.launch_us + (memory_us**p + l2_us**p + units_us**p) ** (1 / p)
+  return least
 
 
 def share_of(params: KernelParams) -> float:

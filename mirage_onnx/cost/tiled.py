@@ -14,16 +14,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mirage_onnx.cost.chip import Fill, fill_of, memory_time_us
-from mirage_onnx.cost.model import CLUSTER_US, LATENCY_US, PARTS_ASSUMED, WAVE_US, Cost
-from mirage_onnx.cost.tiled_block import (
-  BlockWork,
-  block_loads,
-  block_registers,
-  block_shared_memory,
-  block_work,
-  loop_piece,
-)
+from mirage_onnx.cost.counts import BlockCounts
+from mirage_onnx.cost.kernel_time import CostWeights, time_us
+from mirage_onnx.cost.model import PARTS_ASSUMED, Cost
+from mirage_onnx.cost.tiled_block import block_registers, block_shared_memory, loop_piece
+from mirage_onnx.cost.tiled_counts import TiledCounter
 from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
 from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.target import Target
@@ -53,30 +48,14 @@ def tiled_costs(
   if kernel.loop is not None:
     piece = loop_piece(work, sizes)
     iterations = np.ceil(piece / np.minimum(points.loop_tile, piece))
-  fill = fill_of(ctas, points.cluster.astype(int), points.warps, registers, smem, target)
-
-  loaded, step, once = block_loads(work, sizes, iterations)
   dram = sum((sizes.tensor(t) for t in sorted(kernel.touched)), ONE * 0.0)
-  in_flight = fill.active * (step * np.minimum(points.stages, iterations) + once / iterations)
-  l2 = loaded * ctas
-  memory_us = memory_time_us(dram, l2, np.maximum(in_flight, LEAST_IN_FLIGHT), fill, target)
-
-  block = block_work(work, sizes, warps, iterations)
-  compute_us = _compute_us(block, fill, points, target, work.instruction(target).share)
-  # Memory and arithmetic of nearly the same time do not quite hide one another: the fourth root
-  # of fourth powers adds 2 % where one is half of the other, 19 % where they are equal.
-  body = np.sqrt(np.sqrt(np.square(np.square(memory_us)) + np.square(np.square(compute_us))))
-  # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
-  waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
-  body = body + np.where((points.stages == 1) & (iterations > 1), waiting, 0.0)
-  fixed = _cluster_us(work, sizes, points, target) + _parts_us(work, sizes, target)
-  if kernel.loop is not None:
-    fixed = fixed + WAVE_US * (fill.waves - 1)
-  ramp = np.minimum(target.ramp_us, 0.25 * body)
-  cost = Cost(
-    target.launch_us + body + ramp + fixed, dram, l2, block.flops * ctas, ctas / points.cluster,
-    in_flight, registers, smem,
-  )  # fmt: skip
+  found = BlockCounts(blocks=ctas, warps=points.warps, iterations=iterations, smem_bytes=smem)
+  counts = TiledCounter(work, sizes, warps, points, iterations, found).count(registers)
+  share = work.instruction(target).share
+  us = time_us(counts, dram, share, target, CostWeights()) + _parts_us(work, sizes, target)
+  loaded = counts.loaded_bytes * ctas
+  in_flight = counts.loaded_bytes / np.maximum(1, counts.trips)
+  cost = Cost(us, dram, loaded, counts.mma * ctas, ctas / points.cluster, in_flight, registers, smem)
   return cost, refused
 
 
@@ -111,35 +90,3 @@ def _parts_us(work: TiledWork, sizes: TileSizes, target: Target) -> Array:
       more = np.maximum(0.0, 1 - PARTS_ASSUMED / sizes.parts(axis))
       total = total + sizes.tensor(save.tensor) * more
   return total / (target.stream_tbps * 1e6)
-
-
-def _compute_us(block: BlockWork, fill: Fill, points: Points, target: Target, mma_share: float) -> Array:
-  """Time of the busiest multiprocessor: of its fullest unit, or of its blocks in a row."""
-  mma_rate = target.mma_tflops * mma_share * 1e6 / target.multiprocessors
-  mma_us = block.mma / mma_rate
-  cycles = target.cycles_per_us
-  lanes_us = block.lanes / (target.lanes * cycles) + block.special / (SPECIALS * cycles)
-  smem_us = block.smem_bytes / (SMEM_BYTES * cycles)
-  at_once = points.warps * np.maximum(1.0, fill.active)
-  share = np.minimum(1.0, at_once / QUARTERS)
-  unit_us = np.maximum(np.maximum(mma_us, lanes_us) / share, smem_us) * fill.rounds
-  # Inside one block the units wait for one another.
-  slow = np.maximum(1.0, QUARTERS / points.warps)
-  alone_us = block.latency_us + (mma_us + lanes_us) * slow
-  shown_us = SHOWN * block.latency_us * fill.waves
-  compute_us: Array = np.maximum(unit_us + shown_us, LATENCY_US + alone_us * fill.waves)
-  return compute_us
-
-
-def _cluster_us(work: TiledWork, sizes: TileSizes, points: Points, target: Target) -> Array:
-  """The exchange of a cluster: every rank reads what the others have."""
-  total = ONE * 0.0
-  count = 0
-  for move in work.moves:
-    if move.kind == "dsmem":
-      size = 4 * sizes.of(work.values[move.value].extent.axes)
-      others = points.cluster - 1
-      total = total + size * others / (DSMEM_BYTES * target.cycles_per_us)
-      count += 1
-  exchange = CLUSTER_US * (1 + 0.25 * max(0, count - 1))
-  return total + np.where(points.cluster > 1, exchange, 0.0)

@@ -81,6 +81,10 @@ class SearchBound:
   candidates: int = 16
 
 
+#: ``slack`` in the wide space, where kernels are further from their floors.
+WIDE_SLACK = 1.3
+
+
 def default_bound(space: Space) -> SearchBound:
   """The bound of a search of ``space``."""
   return widened(SearchBound(), space)
@@ -91,7 +95,8 @@ def widened(bound: SearchBound, space: Space) -> SearchBound:
   if not space.split:
     return bound
   kernels, reads = max(bound.kernels, 3), max(bound.reads, 3)
-  return replace(bound, kernels=kernels, reads=reads, states=max(bound.states, 60_000))
+  states, slack = max(bound.states, 60_000), max(bound.slack, WIDE_SLACK)
+  return replace(bound, kernels=kernels, reads=reads, states=states, slack=slack)
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ class Units(Saturated):
     found: dict[Reads, Derivations] = {}
     for d in spellings.cheapest():
       found[reads_of(d)] = (*found.get(reads_of(d), ()), (roles, d))
-    floors = {r: min(self._floor_us(classes, *rd) for rd in ds) for r, ds in found.items()}
+    floors = {r: min(self.floors.kernel_us(classes, *rd) for rd in ds) for r, ds in found.items()}
     return Outline(found, floors, counts, complete)
 
   def run(self, classes: tuple[int, ...], reads: Reads) -> UnitResult:
@@ -268,14 +268,9 @@ class Units(Saturated):
   def _by_floor(self, classes: tuple[int, ...], reads: Reads) -> list[tuple[float, KernelRoles, Derivation]]:
     """The derivations of a unit, those first that may be the cheapest."""
     found = [
-      (self._floor_us(classes, roles, d), roles, d) for roles, d in self.derivations_of(classes, reads)
+      (self.floors.kernel_us(classes, roles, d), roles, d) for roles, d in self.derivations_of(classes, reads)
     ]
     return sorted(found, key=lambda f: f[0])
-
-  def _floor_us(self, classes: tuple[int, ...], roles: KernelRoles, derivation: Derivation) -> float:
-    """No kernel of this derivation costs less."""
-    floors = self.floors
-    return max(floors.kernel_us(classes, roles, derivation), floors.lane_us(roles, derivation))
 
   def _is_beaten(self, floor_us: float, maxima: frozenset[str], found: Iterable[Built]) -> bool:
     """Whether ``best`` leaves out every kernel that costs at least ``floor_us``."""
