@@ -7,17 +7,17 @@ element of its values once (``least_us``).
 """
 
 from collections.abc import Iterable
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from mirage_onnx.cost.kernel_time import least_us
 from mirage_onnx.cost.model import LATENCY_US
 from mirage_onnx.cost.tiled_block import SPECIAL
 from mirage_onnx.instructions import fastest_of_warps
-from mirage_onnx.ir.term import POW
+from mirage_onnx.ir.term import MUL, POW, SUM
 from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.superopt.choices import Place
 from mirage_onnx.superopt.derive import Derivation
-from mirage_onnx.superopt.egraph import COPY, is_part, reachable
+from mirage_onnx.superopt.egraph import COPY, PSCALED, PSUM, SCALED, ENode, is_part, reachable
 from mirage_onnx.superopt.roles import KernelRoles
 from mirage_onnx.superopt.saturated import Saturated
 from mirage_onnx.target import Target
@@ -37,6 +37,8 @@ class Floors:
     self._region, self._target = saturated, target
     self._rest: dict[frozenset[int], float] = {}
     self._inputs: dict[int, frozenset[int]] = {}
+    #: Operations of contractions by class, once somebody asks.
+    self._contracted: dict[int, int] | None = None
     self._program: dict[tuple[object, ...], float] = {}
     #: Class, whether as an input -> bytes of its tensor.
     self._known_bytes: dict[tuple[int, bool], int] = {}
@@ -102,7 +104,7 @@ class Floors:
       inputs = (*self._under(classes), *(loads & under))
       moved += sum(self._bytes(c, is_input=True) for c in inputs)
       launch_us = self._target.launch_us * (1 if reads else 0)
-      self._program[key] = launch_us + self._moved_us(moved)
+      self._program[key] = launch_us + self._kernels_us(moved, classes)
     return self._program[key]
 
   def _under(self, classes: Iterable[int]) -> frozenset[int]:
@@ -120,12 +122,50 @@ class Floors:
     if missing not in self._rest:
       moved = sum(self._bytes(c, is_input=True) for c in self._under(missing))
       moved += sum(map(self._bytes, missing))
-      self._rest[missing] = self._moved_us(moved)
+      self._rest[missing] = self._kernels_us(moved, missing)
     return self._rest[missing]
 
-  def _moved_us(self, moved: int) -> float:
-    """Any kernel, tiled or not."""
+  def _kernels_us(self, moved: int, classes: Iterable[int]) -> float:
+    """Any kernels, tiled or not, that compute classes from inputs: no sum of times is less than one of all."""
+    if self._contracted is None:
+      self._contracted = self._contractions()
+    flops = max(self._contracted.get(self._region.graph.find(c), 0) for c in classes)
+    if flops:
+      return least_us(moved, 0, flops, 0, 0, 1.0, self._target) * NEAR
     return min(self._us(moved, 0, 1.0), least_us(moved, 0, 0, 0, 0, 1.0, self._target))
+
+  def _contractions(self) -> dict[int, int]:
+    """Of each class the operations of contractions of activations that no spelling of it does without.
+
+    Those on the way to one input: what several share is done once. Only tiled kernels have such contractions.
+    """
+    g, region = self._region.graph, self._region
+    weights = {c for c, t in region.inputs.items() if t.streamed}
+    active = {c for c in g.classes() if not reachable(g, (c,)).isdisjoint(region.inputs.keys() - weights)}
+    own = {(c, n): self._contraction(n, active) for c in g.classes() for n in g.nodes(c)}
+    found = dict.fromkeys(region.inputs, 0)
+    changed = True
+    while changed:
+      changed = False
+      for (c, n), flops in own.items():
+        children = [g.find(k) for k in n.children]
+        if all(k in found for k in children):
+          least = flops + max((found[k] for k in children), default=0)
+          if least < found.get(c, inf):
+            found[c], changed = least, True
+    return found
+
+  def _contraction(self, node: ENode, active: set[int]) -> int:
+    """Operations of a sum of products, none of whose factors has all axes or is made of weights alone."""
+    if node.op not in (SUM, PSUM, SCALED, PSCALED):
+      return 0
+    g = self._region.graph
+    summed, axes = node.children[0], set(g.axes(node.children[0]))
+    for product in g.nodes(summed):
+      factors = [g.find(f) for f in product.children if set(g.axes(f)) & set(node.over)]
+      if product.op != MUL or not all(set(g.axes(f)) < axes and f in active for f in factors):
+        return 0
+    return 2 * prod(self._region.extents[a] for a in axes if not is_part(a))
 
   def _us(self, moved: int, flops: int, busy: float) -> float:
     target = self._target
