@@ -34,7 +34,7 @@ IN_FLIGHT, UNROLLED = 10, 4
 
 @dataclass(slots=True)
 class BlockCounts:
-  """Of a block.
+  """Of a block, numbers or arrays of them.
 
   ``loaded_bytes``, ``stored_bytes``: from and to memory, elements apart from their neighbours as the sectors
   that they are in; ``shared_bytes``: to and from shared memory; ``requests``,
@@ -47,28 +47,28 @@ class BlockCounts:
   write a part of a sector each; ``folds``: reductions inside a warp, one after the other.
   """
 
-  blocks: int = 1
-  warps: int = 1
-  iterations: float = 1
-  stages: int = 1
-  smem_bytes: int = 0
-  held: int = 0
-  loaded_bytes: float = 0
-  stored_bytes: float = 0
-  shared_bytes: float = 0
-  requests: float = 0
-  shared_requests: float = 0
-  trips: float = 0
-  mma: float = 0
-  lanes: float = 0
-  special: float = 0
-  barriers: float = 0
-  cluster_barriers: float = 0
-  wgmma: float = 0
-  waited: float = 0
-  results: int = 0
-  partial: float = 0
-  folds: float = 0
+  blocks: Any = 1
+  warps: Any = 1
+  iterations: Any = 1
+  stages: Any = 1
+  smem_bytes: Any = 0
+  held: Any = 0
+  loaded_bytes: Any = 0
+  stored_bytes: Any = 0
+  shared_bytes: Any = 0
+  requests: Any = 0
+  shared_requests: Any = 0
+  trips: Any = 0
+  mma: Any = 0
+  lanes: Any = 0
+  special: Any = 0
+  barriers: Any = 0
+  cluster_barriers: Any = 0
+  wgmma: Any = 0
+  waited: Any = 0
+  results: Any = 0
+  partial: Any = 0
+  folds: Any = 0
 
   @classmethod
   def names(cls) -> tuple[str, ...]:

@@ -1,13 +1,9 @@
 """The cost of a tiled kernel, for many parameter points in one pass of array operations.
 
-    time_us = launch + about max(memory, compute) + ramp + cluster + waves + parts
-    memory  = max(stream and L2 reads, all L2 reads)
-    compute = max(tensor cores, lanes and special functions, shared memory, one block after another)
-
-The structure and the constants of ``model.py`` where they exist; those were measured on an H200 for
-streaming kernels. The rest (rates of a multiprocessor, and what ``tiled_block.py`` estimates) are
-published rates of the chip or estimates: it counts what a kernel has to do, to rank programs. What
-generated kernels take is another question (``kernel_time.py``).
+What a block does at each point is counted (``tiled_counts.py``), and the formula of thread graphs
+(``kernel_time.py``) makes times of the counts: what is ranked here is what is predicted of one kernel there,
+but for what a lowering knows better. Of 3100 points of 104 kernels the times of both are 1.33 apart (root
+mean square), 1.22 within a kernel.
 """
 
 from collections.abc import Mapping
@@ -15,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mirage_onnx.cost.counts import BlockCounts
-from mirage_onnx.cost.kernel_time import CostWeights, time_us
+from mirage_onnx.cost.kernel_time import MMA_OPERATIONS, CostWeights, time_us
 from mirage_onnx.cost.model import PARTS_ASSUMED, Cost
 from mirage_onnx.cost.tiled_block import block_registers, block_shared_memory, loop_piece
 from mirage_onnx.cost.tiled_counts import TiledCounter
@@ -23,16 +19,7 @@ from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes, WarpCoun
 from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.target import Target
 
-#: Per cycle and multiprocessor: special functions, bytes of shared memory, bytes from the shared memory
-#: of the other blocks of a cluster.
-SPECIALS, SMEM_BYTES, DSMEM_BYTES = 16.0, 128.0, 32.0
-#: Quarters of a multiprocessor: a warp computes in one of them.
-QUARTERS = 4
-#: Share of a block's waiting that other blocks do not hide.
-SHOWN = 0.1
 MAX_REGISTERS = 255
-#: Bytes: what is on its way at least.
-LEAST_IN_FLIGHT = 128.0
 
 
 def tiled_costs(
@@ -53,10 +40,9 @@ def tiled_costs(
   counts = TiledCounter(work, sizes, warps, points, iterations, found).count(registers)
   share = work.instruction(target).share
   us = time_us(counts, dram, share, target, CostWeights()) + _parts_us(work, sizes, target)
-  loaded = counts.loaded_bytes * ctas
-  in_flight = counts.loaded_bytes / np.maximum(1, counts.trips)
-  cost = Cost(us, dram, loaded, counts.mma * ctas, ctas / points.cluster, in_flight, registers, smem)
-  return cost, refused
+  loaded, in_flight = counts.loaded_bytes * ctas, counts.loaded_bytes / np.maximum(1, counts.trips)
+  flops = MMA_OPERATIONS * counts.mma * ctas
+  return Cost(us, dram, loaded, flops, ctas / points.cluster, in_flight, registers, smem), refused
 
 
 def resources(

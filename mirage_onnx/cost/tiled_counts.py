@@ -16,15 +16,17 @@ from mirage_onnx.cost.kernel_time import CHUNK
 from mirage_onnx.cost.tiled_block import BASE_REGISTERS
 from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, power_of_two, up
 from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, Extent, ProductWork, TiledWork
-from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, Kind, kind_of
+from mirage_onnx.ir.block_ops import ACCUMULATORS, Kind, kind_of
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import Layout
 from mirage_onnx.lower.lowered import MOST_FETCHED
 from mirage_onnx.lower.lowering import MOST_COPIED
-from mirage_onnx.lower.tiled_graph import _BLOCK_HOLDS, _MOST_LIVE, HELD
+from mirage_onnx.lower.tiled_graph import BLOCK_HOLDS, HELD, MOST_LIVE
 from mirage_onnx.lower.tiled_layouts import spread_axis
 
-_CONSTANTS = ("const", "extent")
+CONSTANTS = ("const", "extent")
+#: Steps of shuffles: of all lanes, inside the quads, over the groups.
+ALL_LANES, IN_QUADS, OVER_GROUPS = 5, 2, 3
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class TiledCounter:
   def count(self, registers: Array) -> BlockCounts:
     """The counts; ``registers``: of a lane, if what is computed is made where it is used."""
     live = self._live()
-    fits = live <= np.minimum(_MOST_LIVE, _BLOCK_HOLDS / self.threads)
+    fits = live <= np.minimum(MOST_LIVE, BLOCK_HOLDS / self.threads)
     self.found.held = np.where(fits, live, registers - BASE_REGISTERS)
     self._place(np.where(fits, *HELD))
     for v in self.work.values:
@@ -138,7 +140,7 @@ class TiledCounter:
       elif is_elementwise(v.op.op):
         some, every = ONE > 1, ONE > 0
         for a in v.op.args:
-          if ops[a].op not in _CONSTANTS:
+          if ops[a].op not in CONSTANTS:
             some = some | self.placed[a]
             inner = {x for x, _ in v.extent.t} if self.work.products else {self.spread}
             if inner & {x for x, _ in self.work.values[a].extent.axes}:
@@ -158,7 +160,7 @@ class TiledCounter:
     found, values = self.found, self.work.values
     for a in args:
       v = values[a]
-      if v.op.op in _CONSTANTS or not np.any(self.placed[a]):
+      if v.op.op in CONSTANTS or not np.any(self.placed[a]):
         continue
       registers = self.registers(v, form)
       times = often * self.placed[a]
@@ -222,7 +224,9 @@ class TiledCounter:
     waits = bool(users) and all(op.op in ACCUMULATORS for op in users)
     times = ONE if waits else often
     own = self.registers(v) * self.threads
-    masks = 5 if not self.work.products else (2 if of.extent.t and not v.extent.t else 3)
+    masks = (
+      ALL_LANES if not self.work.products else IN_QUADS if of.extent.t and not v.extent.t else OVER_GROUPS
+    )
     found.lanes = found.lanes + 2 * masks * own * times
     gone = of.share & ~v.share
     cut = of.op.layout is Layout.VECTOR and v.op.layout is not Layout.VECTOR
@@ -240,7 +244,7 @@ class TiledCounter:
       self._take(v.op.args[fused:], v.extent, self.iterations)
 
   def _product(self, p: ProductWork) -> None:
-    found, sizes, warps, points = self.found, self.sizes, self.warps, self.points
+    found, sizes, points = self.found, self.sizes, self.points
     often = self.iterations if p.repeats else ONE
     rows, columns, depth, rest = (sizes.of(s) for s in (p.rows, p.columns, p.depth, p.batch))
     op = self.work.kernel.ops[p.index]
@@ -287,7 +291,7 @@ class TiledCounter:
         ranked = self.points.cluster > 1
         meetings += 1
         found.share(own * (1 + self.points.cluster) * ranked, 4)
-        found.cluster_barriers = (1.0 + (meetings > 2)) * ranked
+        found.cluster_barriers = (1.0 + (meetings > 2)) * ranked  # maxima meet, then sums
 
   def _saves(self) -> None:
     found = self.found

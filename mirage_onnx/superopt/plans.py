@@ -167,7 +167,8 @@ class Plans:
     # What reads nothing has the least floor.
     if depth is not None and outline.beyond_us < inf and not is_last:
       deeper = replace(node, depth=depth + 1)
-      walk.push(node.plan.cost_us + slack * outline.beyond_us, deeper)
+      beyond_us = max(outline.beyond_us, self.units.floors.rest_us(frozenset(node.group)))
+      walk.push(node.plan.cost_us + slack * beyond_us, deeper)
     for reads in outline.derivations:
       if made & set(reads):
         self.counts.prune("a value that is needed before it is made")

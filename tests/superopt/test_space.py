@@ -31,7 +31,7 @@ def test_all_is_searched_where_heads_are_written_apart(batch, rows):
   found = search_region(region, space=ALL)
   assert found.candidates
   (kernel,) = found.candidates[0].candidate.ugraph.kernels
-  assert kernel.loop is not None
+  assert any(op.op == "matmul" for op in kernel.ops)
   narrow = search_region(region, space=EMITTED).candidates
   assert all(k.loop is None for c in narrow for k in c.candidate.ugraph.kernels)
 
@@ -46,4 +46,4 @@ def test_streaming_kernels_contract_no_fp32():
 def test_the_bound_of_a_wider_space_is_no_narrower():
   own = replace(SearchBound(), kernels=4, states=100)
   assert widened(own, EMITTED) == own
-  assert widened(own, ALL) == replace(own, kernels=4, reads=3, states=60_000)
+  assert widened(own, ALL) == replace(own, kernels=4, reads=3, states=60_000, slack=1.3)

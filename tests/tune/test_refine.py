@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 from golden_graphs import golden_graph
+from recorded_programs import recorded_graph
 from search_programs import PROGRAMS
 
 from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
-from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.ir.ugraph import Candidate, part_axis
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.result import SearchBound, SearchReport, SearchResult, Stop, Verified
 from mirage_onnx.superopt.search import search
@@ -35,9 +36,12 @@ REGION = PROGRAMS["lora_two_adapters"]()
 
 
 def candidate():
-  graph = golden_graph("lora_two_adapters")
-  tensors = {t.name: t for t in graph.tensors}
-  best = [solve_tiled(k, tensors, REGION.extents, H200, keep=1)[0] for k in graph.kernels]
+  graph = recorded_graph("lora_two_adapters")
+  tensors, extents, best = {t.name: t for t in graph.tensors}, REGION.extents, []
+  for k in graph.kernels:
+    best += solve_tiled(k, tensors, extents, H200, keep=1)
+    made = zip(k.grid, best[-1][1].tile, strict=True)
+    extents = {**extents, **{part_axis(a, k.name): -(-extents[a] // t) for a, t in made if a in extents}}
   return Candidate(graph, tuple(p for _, p in best), sum(c.time_us for c, _ in best))
 
 
@@ -107,9 +111,9 @@ def test_where_the_compiler_spills_all_there_are_numbers_with_fewer_registers():
   ready = ahead.first_kernels(Outcome(region, (), 0.0, result), orin, 8, 1, 1, measured=False)
   assert {r.code for r in ready.refused} == {"SPILLS"} and len(ready.refused) >= 8
   (made,) = ready.compiled
-  assert made.candidate in ready.candidates and made.cubins[0].registers < 200
+  assert made.candidate in ready.candidates and made.cubins[0].spill_bytes == 0
   first = result.candidates[0].candidate
-  assert first.predicted_us <= made.candidate.predicted_us < 1.1 * first.predicted_us
+  assert first.predicted_us <= made.candidate.predicted_us < 2 * first.predicted_us
   every = with_room(region, [first], orin, 8)
   assert len(every) == 8 and {c.ugraph for c in every} == {first.ugraph}
   assert [c.predicted_us for c in every] == sorted(c.predicted_us for c in every)
