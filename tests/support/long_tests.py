@@ -9,8 +9,8 @@ LONG = {
   "tests/bench/test_search.py": ("test_a_search_that_is_cut_is_recorded_as_such[--total-ENDED]",),
   "tests/bench/test_streaming_rows.py": (
     "test_every_set_of_features_has_programs_within_its_limits",
-    "test_the_table_and_what_fails[1.2-True-0]",
-    "test_the_table_and_what_fails[1.4-True-1]",
+    "test_the_table_and_what_fails[1.2-True-True-0]",
+    "test_the_table_and_what_fails[1.4-True-True-1]",
   ),
   "tests/choosing/test_partition.py": ("test_a_rough_choice_is_nearly_as_good",),
   "tests/codegen/test_goldens.py": (
