@@ -1,4 +1,4 @@
-"""Tests that are slow for their time alone: `make test` leaves them out, to take five minutes; `.ci/run` has all.
+"""Tests that are slow for their time alone: `make test` leaves them out (five minutes), `.ci/run` has all.
 
 ``long_tests.txt`` has a line a file, and below it its tests of more than 0.7 s of a core (those that were
 listed before: 1 s), measured by ``pytest --durations 0``. Of a function with parameters the one that takes
