@@ -57,16 +57,17 @@ class Decoder:
     return run, logits
 
   def greedy(self, ids, wait):
-    """Tokens behind a prompt, and the logits of the last step."""
-    found, total = [], ids.shape[1]
+    """Tokens behind a prompt, and the logits of it and of the last step."""
+    found, total, first = [], ids.shape[1], None
     for _ in range(TOKENS):
       run, logits = self.bound(ids, total)
       run()
       wait()
       last = logits.numpy()[:, -1].astype(np.float32)
+      first = last if first is None else first
       ids, total = last.argmax(-1)[:, None], total + 1
       found.append(ids[:, 0].tolist())
-    return found, last
+    return found, first, last
 
   def fill(self, rng):
     few = rng.standard_normal(1 << 22, np.float32).astype(np.float16)

@@ -67,8 +67,11 @@ def merged(rows):
   return [latest[key] for key in sorted(latest)]
 
 
-def predicted_off(results):
-  """(GPU's folder, model) -> how far the time predicted of the model that was written is off."""
+def predicted_off(results, rows=None):
+  """(GPU's folder, model) -> how far the time predicted of the model that was written is off.
+
+  ``rows``: lines by folder; of one that was timed again since then nothing is known.
+  """
   path = results / "predictions.json"
   known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
   return {
@@ -76,7 +79,14 @@ def predicted_off(results):
     for folder in FOLDERS.values()
     for r in known.get(folder, {}).get("models", ())
     if "after_off" in r and r["target"] != "local"
+    if rows is None or any(_is_of(line, r) for line in rows.get(folder, ()))
   }
+
+
+def _is_of(line, prediction):
+  """Whether a prediction was held against this line."""
+  same = (line["model"], line["target"]) == (prediction["model"], prediction["target"])
+  return same and line.get("optimized_us") == prediction.get("after_measured_us")
 
 
 def table(rows, off=None):
@@ -118,9 +128,12 @@ def _folder(row):
 
 
 def _error(arms, off):
-  """How far the predicted time of the written model is from its own; else of its kernels: median, worst."""
-  if off is not None and "ratio" in (arms.get("predicted") or {}):
-    return f"{off:+.0%}"
+  """How far the predicted time of the written model is from its own.
+
+  Of one that was only made by timing that of its kernels, median and worst.
+  """
+  if "ratio" in (arms.get("predicted") or {}):
+    return "-" if off is None else f"{off:+.0%}"
   kernels = [r for r in (arms.get("measured") or {}).get("replaced", ()) if r.get("measured_us")]
   off = sorted((r["predicted_us"] / r["measured_us"] - 1 for r in kernels), key=abs)
   return f"kernels {statistics.median(off):+.0%} ({off[-1]:+.0%})" if off else "-"
@@ -193,7 +206,7 @@ def main():
     rows.setdefault(folder_of(row), []).append(row)
   rows = {folder: merged(some) for folder, some in rows.items()}
   old = PAGE.read_text(encoding="utf-8")
-  new = page(old, lines_of(list(rows.values()), predicted_off(RESULTS)))
+  new = page(old, lines_of(list(rows.values()), predicted_off(RESULTS, rows)))
   if options.check:
     print(f"{PAGE.name} is not what the records give" * (new != old))
     return int(new != old)

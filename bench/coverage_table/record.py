@@ -20,7 +20,7 @@ class Record:
   library. ``flags``: what ``optimize`` was told. ``repeat_s``: seconds of the same ``optimize`` a second
   time, with what the first one kept. ``commit``: of the tree that made this line. ``at_60_s``: what the
   command had said last then of how far it was; ``silence_s``: the longest time in which it said nothing.
-  ``times_of``: the commit of times and memory, where that is a later one.
+  ``times_of``: the commit of times and memory, where that is another one.
   """
 
   name: str

@@ -52,6 +52,10 @@ BLOCK_START_US, WARP_START_US = 1.21e-3, 0.105e-3
 PARTS_ASSUMED = 16
 #: Combining the warps' partial results, per 16x8 accumulator tile of a block.
 COMBINE_US = 0.15
+#: What a step of a warp takes whose operands are packed, however many bytes are under way: its instructions
+#: wait for each other, its products for the one before. (14336x4096, one row, H100: 16 warps of one stage
+#: take 16.4 us, 8 of two 18.0, 4 of four 21.9, 2 of eight 30.6; bench/results/h100/packed_deep.json.)
+PACKED_STEP_US = 0.15
 #: Rows of a tile of mma.
 _ROWS = 8
 #: Of scalar operations three quarters are hidden behind memory traffic.
@@ -262,6 +266,8 @@ def estimate(
     many = n.most(0.0, n.least(fill.share, 8.0) - FREE_BLOCKS)
     fixed = fixed + (BLOCK_US * many + WAVE_US * (fill.waves - 1))
     steps = n.ceil(extents[kernel.loop] / (f.step * warps * cluster))
+    if f.lane_depth > 8:
+      fixed = fixed + PACKED_STEP_US * steps
     in_flight = fill.active * warps * n.least(stages, steps) * columns * 1024
   # Rows, and scales alone, one for a block of the depth, are not streamed: the peak is what limits them.
   streamed = n.where(in_flight > 0, in_flight, UNLIMITED)

@@ -109,6 +109,7 @@ class Elementwise:
   ``algebra``: the function in terms (None: an opaque head). ``onnx``: the operator of ONNX that is
   this function of its operands. ``keeps_zero``: it sends zeros (of all arguments) to zero. ``loses``:
   whether the result can be NaN or far from the truth if arguments in these intervals may be infinite.
+  ``steady``: a relative error of its argument is no larger one of the result (of exp it is x times as large).
   """
 
   cuda: str
@@ -120,6 +121,7 @@ class Elementwise:
   onnx: str = ""
   keeps_zero: bool = False
   loses: Callable[..., bool] = _always
+  steady: bool = False
 
   @property
   def arity(self) -> int:
@@ -171,10 +173,10 @@ ELEMENTWISE: dict[str, Elementwise] = {
   "log": Elementwise("logf({0})", _LONG, np.log, iv.logarithm, (lambda v, a: 1 / a,), onnx="Log"),
   "erf": Elementwise(
     "erff({0})", _LONG, Scipy("erf"), iv.monotone(math.erf), (lambda v, a: _SLOPE_OF_ERF * np.exp(-a * a),),
-    onnx="Erf", keeps_zero=True, loses=_never),
+    onnx="Erf", keeps_zero=True, loses=_never, steady=True),
   "tanh": Elementwise(
     "tanhf({0})", _LONG, np.tanh, iv.monotone(math.tanh), (lambda v, a: 1 - v * v,),
-    onnx="Tanh", keeps_zero=True, loses=_never),
+    onnx="Tanh", keeps_zero=True, loses=_never, steady=True),
   "abs": Elementwise(
     "fabsf({0})", _LANE, np.abs, iv.absolute, (lambda v, a: np.sign(a),),
     onnx="Abs", keeps_zero=True, loses=_never),

@@ -89,7 +89,7 @@ def _late(
     yield _LATE_TIME * us, replace(p, late=1)
   results = kernel.ops[kernel.saves[0].arg].axes
   functions = (ELEMENTWISE[op.op] for op in kernel.ops if op.axes == results and op.op in ELEMENTWISE)
-  if p.sharing == 1 and any(f.price is not Price.LANE for f in functions):
+  if p.sharing == 1 and any(f.steady and f.price is not Price.LANE for f in functions):
     yield _BESIDE_TIME * us, replace(p, late=2)
 
 

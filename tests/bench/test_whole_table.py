@@ -71,6 +71,13 @@ def test_which_models_predictions_are_of(tmp_path):
   assert whole_table.predicted_off(tmp_path / "none") == {}
 
 
+def test_a_model_that_was_timed_again_has_no_known_error(tmp_path):
+  found = {"model": "bert", "target": "h200", "after_off": 0.1, "after_measured_us": row()["optimized_us"]}
+  (tmp_path / "predictions.json").write_text(json.dumps({"h200": {"models": [found]}}))
+  assert whole_table.predicted_off(tmp_path, {"h200": [row()]}) == {("h200", "bert"): 0.1}
+  assert whole_table.predicted_off(tmp_path, {"h200": [row(optimized_us=1.0)]}) == {}
+
+
 def test_the_caption_says_what_it_was_measured_on():
   said = whole_table.caption([row(date=OLD), row(target="local")])
   assert said == (

@@ -16,7 +16,7 @@ from mirage_onnx.cost.model import (
 )
 from mirage_onnx.ir import KernelParams, parse_ugraph
 from mirage_onnx.superopt.numbers import MAX_PER_THREAD, MAX_REGISTERS, solve
-from mirage_onnx.target import H200
+from mirage_onnx.target import H100, H200
 
 STREAM = parse_ugraph(PROGRAMS["stream_over_a_cluster"])
 ROW = parse_ugraph(PROGRAMS["exponentials"])
@@ -152,3 +152,33 @@ def test_many_short_rows_share_blocks(rows, length, times):
 def test_a_part_that_is_one_element_of_every_row_costs_more(places, size):
   tensor = parse_ugraph(f"ugraph 1\ntensor i0 f16[a0,a1] input {places}\n").tensors[0]
   assert element_bytes(tensor) == moved_bytes(ROW.kernels[0], tensor) == size
+
+
+#: A row times weights of four bits with a scale for 128 of them.
+PACKED = """ugraph 1
+tensor i0 f16[a0] input
+tensor i1 q4[a1,a0] weight
+tensor i2 f16[a1,a0] weight in a1 a0*128
+tensor o0 f16[a1] output
+kernel k0 grid=a1 cluster=a0 loop=a0
+  %0 = load i0 imap=- cmap=a0 fmap=a0 : f16[a0] loop B_frag
+  %1 = load i1 imap=a1 cmap=a0 fmap=a0 : q4[a1,a0] loop A_frag
+  %2 = load i2 imap=a1 cmap=a0 fmap=a0 : f16[a1,a0] loop A_frag
+  %3 = cast %1 : f32[a0,a1] loop A_frag
+  %4 = cast %2 : f32[a0,a1] loop A_frag
+  %5 = mul %3 %4 : f32[a0,a1] loop A_frag
+  %6 = cast %5 : f16[a0,a1] loop A_frag
+  %7 = matmul[a0] %6 %0 : f32[a1] loop C_frag
+  %8 = acc_sum %7 : f32[a1] post column
+  %9 = red_sum %8 : f32[a1] post column
+  %10 = cast %9 : f16[a1] post column
+  save o0 = %10 omap=a1
+"""
+
+
+def test_packed_weights_like_warps_more_than_stages():
+  """In the order in which they were measured (bench/results/h100/packed_deep.json)."""
+  graph, sizes = parse_ugraph(PACKED), extents(14336, 4096)
+  points = [KernelParams((16,), 1, 128 * warps, warps, 16 // warps) for warps in (16, 8, 4, 2)]
+  times = [cost(graph, sizes, p, H100).time_us for p in points]
+  assert times == sorted(times) and times[0] + 2 < times[-1]

@@ -1,19 +1,23 @@
 """What becomes of random programs: emitted, compiled together, run, compared with their oracle."""
 
-from dataclasses import dataclass, replace
+import hashlib
+from dataclasses import astuple, dataclass, replace
+from functools import cache
 from math import prod
+from pathlib import Path
 
 import numpy as np
 from random_kernel_oracle import difference, oracle_of
 from random_kernel_tables import cells, features
 from random_kernels import RandomKernel, random_kernel
 
+import mirage_onnx
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.emulator.failure import EmulationError
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir import Candidate, Window, ugraph_extents
+from mirage_onnx.ir import Candidate, Window, print_ugraph, ugraph_extents
 from mirage_onnx.ir.ugraph import is_part_axis
 from mirage_onnx.target import H200
 
@@ -26,7 +30,8 @@ LIMIT_S = 60
 @dataclass(frozen=True)
 class Outcome:
   """``kind``: ok, refused (``code`` of the rejection), wrong, fault (``code`` of the emulator),
-  or crash (an exception of ours). ``cells``, ``features``: see ``random_kernel_tables``.
+  or crash (an exception of ours). ``cells``, ``features``: see ``random_kernel_tables``. ``of``: what the
+  outcome is a function of (``fingerprint``).
   """
 
   seed: int
@@ -36,6 +41,7 @@ class Outcome:
   detail: str = ""
   cells: tuple[str, ...] = ()
   features: tuple[str, ...] = ()
+  of: str = ""
 
   @property
   def is_bad(self):
@@ -56,7 +62,34 @@ class Subject:
   def ends(self, kind, code="", detail=""):
     case = self.case
     shown = " ".join(detail.split())[:600]
-    self.outcome = Outcome(case.seed, case.form, kind, code, shown, cells(case.graph), features(case))
+    of = fingerprint(case, self.sources)
+    self.outcome = Outcome(case.seed, case.form, kind, code, shown, cells(case.graph), features(case), of)
+
+
+@cache
+def judges():
+  """The hash of what compiles, runs and judges texts: device headers, the emulator, the oracles."""
+  package, own = Path(mirage_onnx.__file__).parent, Path(__file__).parent
+  files = [p for part in ("codegen/device", "emulator") for p in (package / part).rglob("*.*")]
+  files = [p for p in files if p.suffix in (".cuh", ".h", ".cc", ".py")]
+  files += own.glob("random_kernel_oracle.py")
+  digest = hashlib.sha256()
+  for path in sorted(files):
+    digest.update(path.read_bytes())
+  return digest.hexdigest()
+
+
+def fingerprint(case, sources):
+  """Program, numbers, sizes, texts with their launches, and who judges them: all that an outcome hangs on."""
+  program = print_ugraph(case.graph), [p.to_text() for p in case.params], sorted(case.extents.items())
+  told = repr((program, [astuple(s) for s in sources], judges()))
+  return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def fingerprint_of(seed, target=H200):
+  """That of a seed in this tree."""
+  case = for_target(random_kernel(seed), target)
+  return fingerprint(case, emitted(case, target).sources)
 
 
 def for_target(case, target):

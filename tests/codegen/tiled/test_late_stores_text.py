@@ -71,6 +71,10 @@ def test_both_places_are_needed():
     (by_wgmma(PLAIN, 128, 128, teams=1, late=1, a0=397, a1=136, a2=516), FEW),  # rows that begin anywhere
     (by_wgmma(PLAIN, 128, 128, teams=1, late=2, a0=397, a1=136, a2=520), FEW),  # no function
     (by_wgmma(RESIDUAL, 128, 128, teams=1, late=2, a0=397, a1=136, a2=520), FEW),  # of two arguments
+    (
+      by_wgmma(GELU.replace("erf", "exp"), 128, 128, teams=1, late=2, a0=397, a1=136, a2=520),
+      FEW,
+    ),  # rounded, it is off
   ],
 )
 def test_refused(case, target):
