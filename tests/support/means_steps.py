@@ -17,4 +17,4 @@ def check_means_its_steps(region, rng):
   for o, value in zip(region.outputs, terms, strict=True):
     want = by_axes(o, steps[o.tensor.name], region.extents)
     got = value.aligned(o.axes)[0]
-    np.testing.assert_allclose(np.broadcast_to(got, want.shape), want, rtol=1e-9)
+    np.testing.assert_allclose(np.broadcast_to(got, want.shape), want, rtol=1e-9, atol=1e-12)
