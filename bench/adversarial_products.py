@@ -20,6 +20,7 @@ from pathlib import Path
 
 import warpgroup_products as products
 from protocol import facts, write_text
+from torch_arms import unlike
 
 from mirage_onnx.target import H100
 
@@ -90,18 +91,6 @@ def complaint(torch, got, want, off, dtype):
   ratio = ((got - want).abs() / allowed)[finite]
   worst = ratio.max().item() if ratio.numel() else 0.0
   return worst, "" if worst <= 1 else f"wrong: {worst:.3g} of what rounding may do"
-
-
-def unlike(torch, gpu, launch, y, again):
-  """Of ``again`` launches those whose bits are not those of the first."""
-  first, bits = y.clone(), y.view(torch.int16)
-  first, differs = first.view(torch.int16), torch.zeros((), device="cuda", dtype=torch.int64)
-  for _ in range(again):
-    bits.fill_(-1)
-    launch()
-    differs += (bits != first).any()
-  gpu.wait()
-  return int(differs)
 
 
 def checked(name, jobs, gpu, torch, again):

@@ -11,13 +11,12 @@ Needs a Hopper GPU and torch.
 import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from itertools import product
 from os import sched_getaffinity
 from pathlib import Path
 
-import numpy as np
 from protocol import facts, write_text
+from torch_arms import arm_times, attention_ways, unlike
 
 from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.compiler.compile import compile_cubin
@@ -147,24 +146,6 @@ def compiled(job):
     return (*job, f"{error.rejection.code} {error.rejection.reason}")
 
 
-def peers(torch, q, k, v):
-  """Flash and cuDNN, of queries that are scaled already."""
-  from torch.nn.attention import SDPBackend, sdpa_kernel
-
-  def run(backend):
-    with sdpa_kernel(backend):
-      return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], scale=1.0)
-
-  found = {}
-  for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION"):
-    try:
-      run(getattr(SDPBackend, name))
-      found[name.split("_")[0].lower()] = partial(run, getattr(SDPBackend, name))
-    except RuntimeError:
-      pass
-  return found
-
-
 def timed(name, jobs, gpu, torch):
   """The record of a case."""
   heads, queries, keys, depth = CASES[name]
@@ -175,9 +156,10 @@ def timed(name, jobs, gpu, torch):
     q, k, v = (q * depth**-0.5).half(), k.half(), v.half()
     want = torch.softmax(q.double() @ k.double().transpose(1, 2), -1) @ v.double()
     y = torch.empty(heads, queries, depth, device="cuda", dtype=torch.float16)
-    bits = y.view(torch.int16)
     torch.cuda.synchronize()
-    arms = {n: gpu.capture(f) for n, f in peers(torch, q, k, v).items()}
+    heads_of_one = (q[None], k[None], v[None])
+    peers = attention_ways(torch, *heads_of_one, ("FLASH", "CUDNN"), scale=1.0)  # queries are scaled already
+    arms = {n: gpu.capture(f) for n, f in peers.items()}
     kept, at, room = [], {"i0": v.data_ptr(), "i1": q.data_ptr(), "i2": k.data_ptr(), "o0": y.data_ptr()}, {}
     for _, label, us, graph, params, sources, cubins in jobs:
       if isinstance(cubins, str):
@@ -196,25 +178,18 @@ def timed(name, jobs, gpu, torch):
 
       for x in room.values():
         x.fill_(0xFF)
-      bits.fill_(-1)
+      y.view(torch.int16).fill_(-1)
       launch()
       gpu.wait()
       error = ((y.double() - want).abs().max() / want.abs().max()).item()
       record["error"][label], record["predicted_us"][label] = error, round(us, 2)
-      first, differs = bits.clone(), torch.zeros((), device="cuda", dtype=torch.int64)
-      for _ in range(AGAIN):
-        bits.fill_(-1)
-        launch()
-        differs += (bits != first).any()
-      gpu.wait()
-      if not error < MOST_WRONG or int(differs):
-        record["refused"][label] = f"wrong by {error}, {int(differs)} of {AGAIN} launches differ"
+      differs = unlike(torch, gpu, launch, y, AGAIN)
+      if not error < MOST_WRONG or differs:
+        record["refused"][label] = f"wrong by {error}, {differs} of {AGAIN} launches differ"
       else:
         kept.append(room.copy())
         arms[label] = gpu.capture(launch)
-    times = gpu.time_us(list(arms.values()), 9)
-  for label, t in zip(arms, times, strict=True):
-    record["us"][label] = [round(float(v), 2) for v in (np.median(t), t.min(), t.max())]
+    record["us"] = arm_times(gpu, arms)
   return record
 
 

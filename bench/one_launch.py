@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 from os import sched_getaffinity
 
-import numpy as np
 from protocol import facts
+from torch_arms import arm_times
 
 from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.compiler.compile import compile_cubin
@@ -119,9 +119,7 @@ def timed(name, jobs, gpu, torch):
         arms[label] = gpu.capture(launch)
       else:
         record["refused"][label] = f"wrong by {error}"
-  times = gpu.time_us(list(arms.values()), 9)
-  for label, t in zip(arms, times, strict=True):
-    record["us"][label] = [round(float(v), 2) for v in (np.median(t), t.min(), t.max())]
+  record["us"] = arm_times(gpu, arms)
   return record
 
 

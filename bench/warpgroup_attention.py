@@ -17,6 +17,7 @@ from os import sched_getaffinity
 
 import numpy as np
 from protocol import facts
+from torch_arms import arm_times, attention_ways
 
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.compiler.compile import compile_cubin
@@ -236,7 +237,6 @@ def oracle(xp, case, given):
 
 def peers(torch, case, given):
   """torch's ways that take these inputs, by name."""
-  from torch.nn.attention import SDPBackend, sdpa_kernel
 
   def heads(x):
     return x.reshape(*x.shape[:2], -1, x.shape[-1]).transpose(1, 2)
@@ -253,18 +253,7 @@ def peers(torch, case, given):
     m = given["i3"]
     more["attn_mask"] = m[:, None] if m.dim() == 3 else m[:, None, None]
 
-  def run(backend):
-    with sdpa_kernel(backend):
-      return torch.nn.functional.scaled_dot_product_attention(q, k, v, **more)
-
-  found = {}
-  for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION"):
-    try:
-      run(getattr(SDPBackend, name))
-      found[name.split("_")[0].lower()] = partial(run, getattr(SDPBackend, name))
-    except RuntimeError:
-      pass
-  return found
+  return attention_ways(torch, q, k, v, ("FLASH", "CUDNN", "EFFICIENT"), **more)
 
 
 def timed(name, case, jobs, gpu, torch):
@@ -293,9 +282,7 @@ def timed(name, case, jobs, gpu, torch):
         record["refused"][label] = f"wrong by {error}"
       else:
         arms[label] = gpu.capture(launch)
-  times = gpu.time_us(list(arms.values()), 9)
-  for label, t in zip(arms, times, strict=True):
-    record["us"][label] = [round(float(v), 2) for v in (np.median(t), t.min(), t.max())]
+  record["us"] = arm_times(gpu, arms)
   return record
 
 

@@ -17,8 +17,8 @@ from functools import partial
 from os import sched_getaffinity
 
 import cublaslt
-import numpy as np
 from protocol import facts
+from torch_arms import arm_times
 
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.compiler.compile import compile_cubin
@@ -224,9 +224,7 @@ def timed(name, jobs, gpu, torch, lt=True):
         record["refused"][label] = f"wrong by {error}"
       else:
         arms[label] = gpu.capture(launch)
-  times = gpu.time_us(list(arms.values()), 9)
-  for label, t in zip(arms, times, strict=True):
-    record["us"][label] = [round(float(v), 2) for v in (np.median(t), t.min(), t.max())]
+  record["us"] = arm_times(gpu, arms)
   return record
 
 

@@ -312,10 +312,11 @@ def _times(
   if options.every or load_table(options.target) is None:
     return None
   typical, target = program.sized(declared_sizes(program, options.shapes).typical), options.target
-  table, table_us = None, _table_us(typical, options)
-  if not options.measure and (table := model_table(target)):  # what is chosen stands on less than that
+  if table := None if options.measure else model_table(target):  # what is chosen stands on less than that
     table_us = node_times_us(typical, table)
     node_us = with_floors(table_us, typical, target)
+  else:
+    table_us = _table_us(typical, options)
   return model_times(program, replaced, table_us, node_us, alone_us(typical, target, table))
 
 
