@@ -51,6 +51,7 @@ class Race:
   ``seconds``: when to come to an end; ``more_s``: beyond that, until the first look, before which nothing
   can be said (the first opening loads libraries). ``apart``: one session is open at a time.
   ``captured``: where onnxruntime can capture the first arm as a graph, it must be able to capture the others.
+  ``brief``: what is seen in its time is all that is asked, be it nothing.
   """
 
   arms: tuple[Arm, ...]
@@ -63,6 +64,7 @@ class Race:
   more_s: float = 0.0
   apart: bool = False
   captured: bool = False
+  brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,17 @@ class Racer:
   def __call__(self, question: Race) -> Times | Failed:
     """As ``race``."""
     return race(question, self._child.ask)
+
+  def knows(self, question: Race) -> bool:
+    """Whether the answer is there already."""
+    return False
+
+  def leave(self, question: Race, budget_s: float) -> None:
+    """Nobody had time for this one, with a budget of so many seconds."""
+
+  def has_left(self, question: Race, budget_s: float) -> bool:
+    """Whether an earlier run that this one repeats had no time for it."""
+    return False
 
 
 def race(question: Race, ask: Callable[[Race, float], Any] | None = None) -> Times | Failed:

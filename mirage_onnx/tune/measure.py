@@ -30,6 +30,7 @@ from mirage_onnx.lower.in_place import update_of
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.gpu_arrays import gpu_arrays
+from mirage_onnx.tune.graph_clock import looked_us
 from mirage_onnx.tune.kept_bench import kept_bench
 from mirage_onnx.tune.machine import gpu_alone
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
@@ -196,7 +197,7 @@ class GpuBench:
     with gpu_alone():
       replays = [self._timed(c) for c in some]
       arms = [self._ort, *replays] if beside_ort else replays
-      return self._gpu.time_us(arms, samples)
+      return looked_us(self._gpu, arms, samples)
 
 
 def ort_replay(

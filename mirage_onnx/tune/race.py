@@ -16,8 +16,9 @@ from mirage_onnx.tune.paired import ALPHA, PairedVerdict, Speedup, decide, speed
 
 #: Candidates that stay in the race from one look to the next.
 FINALISTS = 4
-#: Samples of a look; of more candidates than twice as many a short one is enough to see the worse half.
-SAMPLES, FEW_SAMPLES = 15, 5
+#: Samples of a look that says which are the fastest so far; of more candidates than twice as many a short one
+#: is enough to see the worse half.
+SAMPLES, FEW_SAMPLES = 7, 3
 #: Samples after which there is a look at whether a candidate is faster than ONNX Runtime's kernels.
 LOOKS = (15, 30, 60)
 #: Samples whose median counts as one.
