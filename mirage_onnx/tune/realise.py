@@ -117,6 +117,7 @@ def realise(
       quick_turns(),
       compiling_in(available_cores()),
       _rough_choice(program, found, node_us, alone) as choice,
+      instances.apart(loaded, at_once) if instances and available_cores() >= LEAST_CORES else nullcontext(),
       ahead as tuner.ahead,
     ):
       roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
