@@ -255,6 +255,7 @@ def _optimized(
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
       checks=Ends(budget.checks), detail=detail, predicted_margin=options.margin,
       patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving, kept=kept,
+      helpers=threads,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
     rival: tuple[Chosen, ...] = ()

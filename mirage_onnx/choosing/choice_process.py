@@ -45,7 +45,7 @@ class RoughHere:
 
 
 class RoughApart:
-  """Chosen in a process, which is there while this is entered; here where it fails.
+  """Chosen in a process, which ends when this is left; here where it fails.
 
   ``candidates``: all that may be asked about.
   """
@@ -54,13 +54,9 @@ class RoughApart:
     self._here, self._candidates = here, candidates
     self._place = {id(c): i for i, c in enumerate(candidates)}
     self._worker: WorkerProcess | None = None
+    self._begun = False
 
   def __enter__(self) -> Self:
-    slim = [(c.nodes, c.outputs, tuple(dict.fromkeys(t.source.name for t in c.region.given)))
-            for c in self._candidates]  # fmt: skip
-    self._worker = WorkerProcess(MODULE)
-    with suppress(BrokenPipeError):  # the first question is answered here then
-      self._worker.send((self._here.program, slim, dict(self._here.node_us), self._here.alone))
     return self
 
   def __exit__(
@@ -73,6 +69,7 @@ class RoughApart:
   ) -> tuple[int, ...]:
     """As of ``RoughChoice``; of one thread."""
     places = [self._place.get(id(c)) for c in candidates]
+    self._begin()
     if self._worker is not None and None not in places:
       try:
         self._worker.send((places, list(times_us), until - time.monotonic()))
@@ -83,6 +80,18 @@ class RoughApart:
         pass
       self._end()
     return self._here(candidates, times_us, until)
+
+  def _begin(self) -> None:
+    """With the first question: a run that repeats another one has none."""
+    if self._begun:
+      return
+    self._begun, self._worker = True, WorkerProcess(MODULE)
+    slim = [
+      (c.nodes, c.outputs, tuple(dict.fromkeys(t.source.name for t in c.region.given)))
+      for c in self._candidates
+    ]
+    with suppress(BrokenPipeError):  # the question is answered here then
+      self._worker.send((self._here.program, slim, dict(self._here.node_us), self._here.alone))
 
   def _end(self) -> None:
     if self._worker is not None:

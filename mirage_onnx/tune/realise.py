@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -83,6 +83,7 @@ def realise(
   kept: KeptEnds | None = None,
   weights: ModelWeights | None = None,
   predicted_margin: float = 0.0,
+  helpers: ExitStack | None = None,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -101,7 +102,8 @@ def realise(
   ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
   for the next. ``patience``, ``arriving``, ``kept``: as of ``explored``; ``detail`` is given what it says.
   ``weights``: of the model, with what is known of them. ``predicted_margin``: by which predictions win, where
-  it measures: what they would choose is timed first.
+  it measures: what they would choose is timed first. ``helpers``: has the processes that compile and check
+  until it is left; they are of use for what comes behind this, too.
   """
   tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit, instances)
   found, solutions = dict(outcomes), kept_solutions()
@@ -113,13 +115,14 @@ def realise(
     ended = kept is not None and kept.known is not None
     tuner.kept = KeptTuning(loaded, weights or ModelWeights(loaded), target, tries, cut_too=ended)
     ahead = Ahead(target, tries, ends.at, draw, more, tuner.kept.knows)
-    with (
-      quick_turns(),
-      compiling_in(available_cores()),
-      _rough_choice(program, found, node_us, alone) as choice,
-      instances.apart(loaded, at_once) if instances and available_cores() >= LEAST_CORES else nullcontext(),
-      ahead as tuner.ahead,
-    ):
+    with ExitStack() as own:
+      stays = helpers or own
+      stays.enter_context(compiling_in(available_cores()))
+      if instances and available_cores() >= LEAST_CORES:
+        stays.enter_context(instances.apart(loaded, at_once))
+      own.enter_context(quick_turns())
+      choice = own.enter_context(_rough_choice(program, found, node_us, alone))
+      tuner.ahead = own.enter_context(ahead)
       roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
       expected = Expectations(node_us, partial(kind_of, target=target), roof, available_cores())
       found, said = explored(
