@@ -14,10 +14,11 @@ Nodes that ONNX Runtime computes in the kernel of another one are not asked alon
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -51,21 +52,59 @@ WRITES = 0.2
 
 #: Times of one node: (2, ``SAMPLES``) in microseconds, of ``RUNS`` runs in a row, caches cold before.
 NodeClock = Callable[[NodeModel], np.ndarray]
+#: Whether the time of any of these nodes is.
+Wanted = Callable[[Sequence[str]], bool]
+_T = TypeVar("_T")
+
+
+def timed_beside(
+  find: Callable[[], _T],
+  nodes_of: Callable[[_T], Set[str]],
+  loaded: LoadedModel,
+  program: Program,
+  names: Iterable[str],
+  target: Target,
+  *,
+  until: float,
+) -> tuple[_T, dict[str, float]]:
+  """What ``find`` makes, and ``measured_node_us``, which is asked meanwhile: both take seconds.
+
+  ``nodes_of``: of what was found, the nodes of which times are of use; behind it no others are asked about.
+  """
+  useful: Set[str] | None = None
+  wanted = lambda some: useful is None or not useful.isdisjoint(some)  # noqa: E731
+  with ThreadPoolExecutor(1, thread_name_prefix="nodes") as pool:
+    times = pool.submit(measured_node_us, loaded, program, names, target, until=until, wanted=wanted)
+    try:
+      found = find()
+      useful = nodes_of(found)
+    except BaseException:
+      useful = frozenset()
+      raise
+    return found, times.result()
 
 
 def measured_node_us(
-  loaded: LoadedModel, program: Program, names: Iterable[str], target: Target, *, until: float
+  loaded: LoadedModel,
+  program: Program,
+  names: Iterable[str],
+  target: Target,
+  *,
+  until: float,
+  wanted: Wanted = lambda names: True,
 ) -> dict[str, float]:
   """The times of those of ``names`` that could be asked about ``until`` then (of time.monotonic).
 
-  Empty without a GPU. What fails at one node is unknown of this node.
+  Empty without a GPU. What fails at one node is unknown of this node. ``wanted``: whether any of some that
+  are alike still is.
   """
   machine = present_machine()
   if machine is None:
     return {}
   store = KeptFolder(cache_folder("measurements"), machine.text)
   names = set(names) - joined(program).keys()
-  found = ask_nodes(distinct_nodes(loaded, program, names), gpu_clock(loaded, program, target), store, until)
+  clock = gpu_clock(loaded, program, target)
+  found = ask_nodes(distinct_nodes(loaded, program, names), clock, store, until, wanted)
   return in_parts(found, loaded)
 
 
@@ -93,7 +132,11 @@ def in_parts(times: Mapping[str, float], loaded: LoadedModel) -> dict[str, float
 
 
 def ask_nodes(
-  nodes: Mapping[str, tuple[NodeModel, ...]], clock: NodeClock, store: KeptFolder, until: float
+  nodes: Mapping[str, tuple[NodeModel, ...]],
+  clock: NodeClock,
+  store: KeptFolder,
+  until: float,
+  wanted: Wanted = lambda names: True,
 ) -> dict[str, float]:
   """The time of every node that was asked: first those of which the model has most bytes to move."""
   from mirage_onnx.tune.kept_bench import kept_times  # here: it has the search and the code generator along
@@ -103,6 +146,8 @@ def ask_nodes(
   for text, same in order:
     if time.monotonic() > until:
       break
+    if not wanted([n.node.name for n in same]):
+      continue
     try:
       with deadline.until(until):
         times = kept_times(store, ("node", text), (2, SAMPLES), lambda n=same[0]: clock(n))  # type: ignore[misc]
@@ -153,6 +198,7 @@ def gpu_clock(loaded: LoadedModel, program: Program, target: Target) -> NodeCloc
 
 def times_in_a_row(gpu: Gpu, run: Callable[[], object], samples: int = SAMPLES) -> np.ndarray:
   """``NodeClock``'s times of a run on the GPU, each of ``RUNS`` in a row as one CUDA graph."""
+  from mirage_onnx.tune.graph_clock import looked_us
 
   def several(count: int) -> Callable[[], object]:
     def work() -> None:
@@ -161,4 +207,4 @@ def times_in_a_row(gpu: Gpu, run: Callable[[], object], samples: int = SAMPLES) 
 
     return gpu.capture(work)
 
-  return gpu.time_us([several(count) for count in RUNS], samples)
+  return looked_us(gpu, [several(count) for count in RUNS], samples)

@@ -106,7 +106,7 @@ def test_regions_are_chosen_by_what_was_measured(layers, monkeypatch):
   names = {n.name: n.op_type for n in program.nodes}
   asked = []
 
-  def measured(loaded, program, some, target, *, until):
+  def measured(loaded, program, some, target, *, until, wanted):
     asked.extend(some)
     return {n: 1e4 for n in some if names[n] == "Softmax"}
 
