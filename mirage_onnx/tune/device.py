@@ -225,8 +225,8 @@ class Gpu:
     self._flush_data, self._flush_size = _flush_at[0]
     self._flush_out = self.empty(4)
     self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
-    self._flushed = self.capture(self._flush_twice)
-    self.flush_graph, self.flushes = self._flushed.graph, flush_sample(self, self._flushed.graph)
+    self.flushed = self.capture(self.put_flush)
+    self.flushes = flush_sample(self, self.flushed)
     self._undo.clear()  # the flush lives as long as the process
 
   @property
@@ -356,7 +356,8 @@ class Gpu:
     self._undo.append(lambda: self.d.cuEventDestroy(event))
     return event
 
-  def _flush_twice(self) -> None:
+  def put_flush(self) -> None:
+    """What clears the L2, on the stream."""
     count = self._flush_size // 16
     grid = (8 * self.target.multiprocessors, 1, 1)
     for _ in range(2):
@@ -368,8 +369,7 @@ class Gpu:
   def time_us(self, arms: Sequence[Callable[[], object]], samples: int) -> np.ndarray:
     """Cold-L2 times, (arms, samples): T(flush + arm) - T(flush), each over ``CALLS`` calls.
 
-    A sample of every arm and one of the flush alone make a round, run forth and back in turn,
-    so that a drift of the clocks hits all of them.
+    A sample of every arm and one of the flush alone make a round, forth and back: clocks drift for all.
     """
     d = self.d
     start, end = ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))
@@ -377,10 +377,10 @@ class Gpu:
 
     def sample(arm: Callable[[], object] | None) -> float:
       for _ in range(AHEAD):
-        self._flushed()
+        self.flushed()
       ok(d.cuEventRecord(start, self.stream))
       for _ in range(CALLS):
-        self._flushed()
+        self.flushed()
         if arm is not None:
           arm()
       ok(d.cuEventRecord(end, self.stream))

@@ -27,9 +27,9 @@ CALLS, AHEAD = 8, 1
 
 @dataclass(eq=False)
 class Sample:
-  """A graph that can be launched, and the events at its begin and its end."""
+  """What launches a graph, and the events at its begin and its end."""
 
-  executable: Any
+  launch: Callable[[], object]
   start: Any
   end: Any
 
@@ -40,7 +40,7 @@ class Replay:
 
   graph: Any
   launch: Callable[[], object]
-  work: object
+  work: Callable[[], object]
   sample: Sample | None = field(default=None, init=False)
 
   def __call__(self) -> None:
@@ -61,23 +61,48 @@ def looked_us(gpu: Gpu, arms: Sequence[Callable[[], object]], samples: int) -> n
 def _of_graphs(gpu: Gpu, flushes: Sample, replays: Sequence[Replay], samples: int) -> np.ndarray:
   for r in replays:
     if r.sample is None:  # it lives as long as the replay
-      r.sample = sample_graph(gpu, gpu.flush_graph, r.graph)
+      r.sample = _sample_of(gpu, r)
   rows = [flushes, *(r.sample for r in replays if r.sample)]
   found = np.empty((len(rows), samples + 1))
   for s in range(samples + 1):  # the first: clocks up, code loaded
     order = range(len(rows)) if s % 2 == 0 else range(len(rows) - 1, -1, -1)
     for i in order:
-      ok(gpu.d.cuGraphLaunch(rows[i].executable, gpu.stream))
+      rows[i].launch()
     gpu.wait()
     for i in order:
       found[i, s] = 1e3 * float(ok(gpu.d.cuEventElapsedTime(rows[i].start, rows[i].end))) / CALLS
   return found[1:, 1:] - np.median(found[0, 1:])
 
 
-def flush_sample(gpu: Gpu, flush: Any) -> Sample | None:
+def _sample_of(gpu: Gpu, replay: Replay) -> Sample:
+  try:
+    return sample_graph(gpu, gpu.flushed.graph, replay.graph)
+  except MirageError:  # its graph has what no other graph can have a copy of
+    return _captured(gpu, replay.work)
+
+
+def _captured(gpu: Gpu, work: Callable[[], object]) -> Sample:
+  """As ``sample_graph``, of what is put on the stream once more."""
+  d = gpu.d
+  start, end = (gpu.event() for _ in range(2))
+  external = d.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+
+  def calls() -> None:
+    for _ in range(AHEAD):
+      gpu.put_flush()
+    ok(d.cuEventRecordWithFlags(start, gpu.stream, external))
+    for _ in range(CALLS):
+      gpu.put_flush()
+      work()
+    ok(d.cuEventRecordWithFlags(end, gpu.stream, external))
+
+  return Sample(gpu.capture(calls), start, end)
+
+
+def flush_sample(gpu: Gpu, flush: Replay) -> Sample | None:
   """That of flushes alone; None where the driver knows no graphs of graphs."""
   try:
-    return sample_graph(gpu, flush, None)
+    return sample_graph(gpu, flush.graph, None)
   except MirageError:
     return None
 
@@ -101,7 +126,7 @@ def sample_graph(gpu: Gpu, flush: Any, arm: Any | None) -> Sample:
     executable = gpu.instantiated(graph)
   finally:
     ok(d.cuGraphDestroy(graph))
-  return Sample(executable, start, end)
+  return Sample(lambda: ok(d.cuGraphLaunch(executable, gpu.stream)), start, end)
 
 
 def ok(result: tuple[Any, ...]) -> Any:
