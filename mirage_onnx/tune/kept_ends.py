@@ -22,10 +22,10 @@ from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.predict import NO_TIME
 
-#: Why a region was not searched.
+#: Why a region was not searched. What the budget has left says what it said then: the bytes are the same.
 UNSEARCHED = "searching and timing it were expected to bring less than they take"
-UNBEGUN = "the time ended before it was searched (in the run that this one repeats)"
 #: With so many times the budget a run goes on (as a search that was cut off, ``kept_results.py``).
 MORE = 1.25
 
@@ -74,7 +74,7 @@ class KeptEnds:
     def asked(key: str, o: Outcome) -> Outcome:
       if self.known is None or o.rejection is not None or key in self.known.searched:
         return o
-      code, why = ("BUDGET", UNBEGUN) if key in self.known.unbegun else ("NOT_TIMED", UNSEARCHED)
+      code, why = ("BUDGET", NO_TIME) if key in self.known.unbegun else ("NOT_TIMED", UNSEARCHED)
       return replace(o, rejection=Rejection(code, why, o.region.nodes))
 
     return {key: asked(key, o) for key, o in outcomes.items()}

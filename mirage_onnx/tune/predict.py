@@ -20,6 +20,10 @@ from mirage_onnx.target import Target
 TILED_OFF = 1.53
 
 
+#: Why a region stays that the search had no time for.
+NO_TIME = "the time ended before a program was verified"
+
+
 def doubt(region: Region, candidate: Candidate, target: Target) -> float:
   """How many times longer than expected a program may take: the error of tiled kernels, for their part."""
   times = kernel_times(candidate, region.extents, target, lowered_us, region.runtime)
@@ -60,7 +64,7 @@ def refuse_result(
   """
   if not result.candidates:
     if result.report.stop is Stop.BUDGET:
-      return Rejection("BUDGET", "the time ended before a program was verified", nodes)
+      return Rejection("BUDGET", NO_TIME, nodes)
     if result.report.stop is Stop.INTERRUPTED:
       return Rejection("INTERRUPTED", "the run was stopped before a program was verified", nodes)
     first = next(iter(result.report.refused), None)

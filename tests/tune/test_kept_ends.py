@@ -8,8 +8,9 @@ import pytest
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop
-from mirage_onnx.tune.kept_ends import UNBEGUN, UNSEARCHED, KeptEnds
+from mirage_onnx.tune.kept_ends import UNSEARCHED, KeptEnds
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.predict import NO_TIME
 
 
 def outcome(key, instances=2, rejection=None):
@@ -75,7 +76,7 @@ def test_what_the_budget_left_unsearched_is_not_begun_again(tmp_path, outcomes):
   assert again.known.unbegun == {"d"} and again.known.searched == set("abce")
   left = again.only(outcomes)
   assert {key for key, o in left.items() if o.rejection} == {"d", "e"}
-  assert left["d"].rejection == Rejection("BUDGET", UNBEGUN, ("nd",))
+  assert left["d"].rejection == Rejection("BUDGET", NO_TIME, ("nd",))
   assert KeptEnds(store, outcomes, 130.0).known is None
 
 
