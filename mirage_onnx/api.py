@@ -47,6 +47,7 @@ from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.search_workers import check_workers
 from mirage_onnx.several_targets import run_several
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, joined
@@ -232,6 +233,10 @@ def optimize(
     racer = ends.enter_context(_racer()) if gated else None
     if racer and loaded.path:
       emit = racer.beginning(loaded.path, emit or events.silent)
+    if measure and recorded is None and cache_folder("results"):
+      from mirage_onnx.verify.weights import hash_beside
+
+      hash_beside(loaded)
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
       run, options = run_several(loaded, options, targets, emit or events.silent, locks)

@@ -161,3 +161,20 @@ def test_hashes_made_side_by_side_are_the_same(monkeypatch):
   own.hash_ahead(regions, 3)
   assert sorted(read) == sorted(set(read)) and len(read) == 2
   assert [own.digest(r) for r in regions] == want and len(read) == 2
+
+
+def test_large_weights_are_hashed_beside(monkeypatch):
+  net = Net()
+  model = net.model(net.MatMul(net.Exp(net.MatMul(net.input(4, 64), net.weight(64, 64))), net.weight(64, 8)))
+  regions = [c.region for c in find_candidates(import_model(load_model(model))).candidates]
+  want = [ModelWeights(load_model(model)).digest(r) for r in regions]
+  monkeypatch.setattr(weights, "LARGE_BYTES", 4000)
+  monkeypatch.setattr(weights, "available_cores", lambda: 2)
+  loaded = load_model(model)
+  weights.hash_beside(loaded)
+  end = time.monotonic() + 20
+  while len(weights._DIGESTS.get(loaded, ({}, {}))[0]) < 1 and time.monotonic() < end:
+    time.sleep(0.01)
+  own = ModelWeights(loaded)
+  assert len(own._digests) == 1, "the small one is not"
+  assert [own.digest(r) for r in regions] == want and len(own._digests) == 2
