@@ -219,7 +219,7 @@ def _optimized(
       setting = Setting(options.target, options.bound, budget.search, hooks, timed=options.measure)
       return search_outcomes(
         loaded, outcomes, setting, judge, weights, workers=options.workers, tell=tell,
-        preferred=lambda: asks.preferred if asks else (),
+        preferred=lambda: asks.preferred if asks else (), settled=kept.settled if kept else (),
       )  # fmt: skip
 
   with ExitStack() as stages, ExitStack() as threads:

@@ -54,6 +54,16 @@ def test_a_repeat_asks_for_the_same(ended, outcomes):
   assert left["d"].rejection.reason == UNSEARCHED and left["d"].rejection.nodes == ("nd",)
 
 
+def test_terms_of_what_is_not_timed_are_not_checked_again(tmp_path, outcomes):
+  store = KeptFolder(tmp_path, {})
+  found = {key: searched(o) for key, o in outcomes.items()}
+  found["c"] = replace(found["c"], left_alone=((SimpleNamespace(), Rejection("NOT_EQUIVALENT", "", ())),))
+  first = KeptEnds(store, outcomes, 100.0)
+  assert not first.settled
+  first.keep(found, ["b"], "enough")
+  assert KeptEnds(store, outcomes, 100.0).settled == {"a", "d", "e"}
+
+
 def test_a_larger_budget_goes_on(ended, outcomes):
   assert KeptEnds(ended[0], outcomes, 120.0).known and KeptEnds(ended[0], outcomes, 20.0).known
   assert KeptEnds(ended[0], outcomes, 130.0).known is None
