@@ -21,6 +21,7 @@ from onnx.external_data_helper import ExternalDataInfo
 
 from mirage_onnx.cores import available_cores
 from mirage_onnx.importer.external import check_stored, read_tensor, size_bytes
+from mirage_onnx.ir.tiled_copies import copy_tiles
 
 #: What the location of such a copy begins with; no file's name has that character.
 MARK = "\0turned "
@@ -28,9 +29,6 @@ MARK = "\0turned "
 BLOCK_BYTES, LEAST_BYTES = 1 << 24, 1 << 20
 #: Blocks that are made at a time: memory is small, too.
 THREADS = 4
-#: Elements of a tile: along what is innermost in the copy, and in the source. Numpy goes through all of the
-#: one for each of the other, and nothing that a cache has read is still there (five times as long).
-TILE = 64, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Turned:
 
     def made(start: int, room: np.ndarray) -> np.ndarray:
       block = turned[start : start + rows]
-      _copy(block, room[: block.shape[0]])
+      copy_tiles(block, room[: block.shape[0]])
       return room[: block.shape[0]]
 
     if count < 2:
@@ -75,19 +73,6 @@ class Turned:
         yield future.result()
         if starts:
           under_way.append((pool.submit(made, starts.popleft(), room), room))
-
-
-def _copy(block: np.ndarray, made: np.ndarray) -> None:
-  """Copy elements in tiles that a cache holds. ``made`` is in C order, ``block`` a transposed one."""
-  last, inner = block.ndim - 1, int(np.argmin(block.strides))
-  if inner == last:
-    made[...] = block
-    return
-  for i in range(0, block.shape[inner], TILE[1]):
-    for j in range(0, block.shape[last], TILE[0]):
-      at = [slice(None)] * block.ndim
-      at[inner], at[last] = slice(i, i + TILE[1]), slice(j, j + TILE[0])
-      made[tuple(at)] = block[tuple(at)]
 
 
 def can_turn(source: onnx.TensorProto) -> bool:

@@ -26,6 +26,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, RegionTensor, dim_permutation, ugraph_extents
 from mirage_onnx.ir.dtype import in_memory
+from mirage_onnx.ir.tiled_copies import contiguous
 from mirage_onnx.lower.in_place import update_of
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
@@ -213,9 +214,9 @@ def stored(
 ) -> np.ndarray:
   """What a region input is a part of, in the memory order that the kernels read."""
   if source.view is not None:
-    return in_memory(np.ascontiguousarray(x.transpose(dim_permutation(source, axes))))
+    return in_memory(contiguous(x.transpose(dim_permutation(source, axes))))
   order = [source.axes.index(a) for a in axes]
-  return np.ascontiguousarray(by_axes(source, x, extents).transpose(order))
+  return contiguous(by_axes(source, x, extents).transpose(order))
 
 
 class Inputs:
