@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from math import fsum
 from typing import TYPE_CHECKING, TypeVar
@@ -52,8 +52,8 @@ WRITES = 0.2
 
 #: Times of one node: (2, ``SAMPLES``) in microseconds, of ``RUNS`` runs in a row, caches cold before.
 NodeClock = Callable[[NodeModel], np.ndarray]
-#: Whether the time of any of these nodes is.
-Wanted = Callable[[Sequence[str]], bool]
+#: The names of nodes, at some time.
+Useful = Future[Set[str]]
 _T = TypeVar("_T")
 
 
@@ -71,15 +71,14 @@ def timed_beside(
 
   ``nodes_of``: of what was found, the nodes of which times are of use; behind it no others are asked about.
   """
-  useful: Set[str] | None = None
-  wanted = lambda some: useful is None or not useful.isdisjoint(some)  # noqa: E731
+  useful = Future[Set[str]]()
   with ThreadPoolExecutor(1, thread_name_prefix="nodes") as pool:
-    times = pool.submit(measured_node_us, loaded, program, names, target, until=until, wanted=wanted)
+    times = pool.submit(measured_node_us, loaded, program, names, target, until=until, useful=useful)
     try:
       found = find()
-      useful = nodes_of(found)
+      useful.set_result(nodes_of(found))
     except BaseException:
-      useful = frozenset()
+      useful.set_result(frozenset())
       raise
     return found, times.result()
 
@@ -91,12 +90,11 @@ def measured_node_us(
   target: Target,
   *,
   until: float,
-  wanted: Wanted = lambda names: True,
+  useful: Useful | None = None,
 ) -> dict[str, float]:
   """The times of those of ``names`` that could be asked about ``until`` then (of time.monotonic).
 
-  Empty without a GPU. What fails at one node is unknown of this node. ``wanted``: whether any of some that
-  are alike still is.
+  Empty without a GPU. What fails at one node is unknown of this node. ``useful``: as of ``ask_nodes``.
   """
   machine = present_machine()
   if machine is None:
@@ -104,7 +102,7 @@ def measured_node_us(
   store = KeptFolder(cache_folder("measurements"), machine.text)
   names = set(names) - joined(program).keys()
   clock = gpu_clock(loaded, program, target)
-  found = ask_nodes(distinct_nodes(loaded, program, names), clock, store, until, wanted)
+  found = ask_nodes(distinct_nodes(loaded, program, names), clock, store, until, useful)
   return in_parts(found, loaded)
 
 
@@ -136,9 +134,13 @@ def ask_nodes(
   clock: NodeClock,
   store: KeptFolder,
   until: float,
-  wanted: Wanted = lambda names: True,
+  useful: Useful | None = None,
 ) -> dict[str, float]:
-  """The time of every node that was asked: first those of which the model has most bytes to move."""
+  """The time of every node that was asked: first those of which the model has most bytes to move.
+
+  ``useful``: the nodes of which times are of use, once that is known; those of others are left out, so that
+  it does not matter when that is.
+  """
   from mirage_onnx.tune.kept_bench import kept_times  # here: it has the search and the code generator along
 
   asked = list[tuple[tuple[NodeModel, ...], np.ndarray]]()
@@ -146,7 +148,7 @@ def ask_nodes(
   for text, same in order:
     if time.monotonic() > until:
       break
-    if not wanted([n.node.name for n in same]):
+    if useful is not None and useful.done() and not _has_any(same, useful):
       continue
     try:
       with deadline.until(until):
@@ -156,9 +158,15 @@ def ask_nodes(
     except Exception:  # a model that ONNX Runtime refuses, memory, the driver: the table's time stays
       continue
     asked.append((same, times))
+  if useful is not None:
+    asked = [(same, times) for same, times in asked if _has_any(same, useful)]
   small = [t for same, t in asked if not same[0].weight_bytes and same[0].moved_bytes < COLD_BYTES]
   first_us = first_longer_us(small)
   return {n.node.name: node_us(times, same[0].weight_bytes, first_us) for same, times in asked for n in same}
+
+
+def _has_any(same: Sequence[NodeModel], useful: Useful) -> bool:
+  return not useful.result().isdisjoint(n.node.name for n in same)
 
 
 def first_longer_us(small: Sequence[np.ndarray]) -> float:

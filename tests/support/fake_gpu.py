@@ -70,7 +70,7 @@ class FakeGpu:
     own = 0.8 + 0.6 * drawn(region.key)
     return max(0.5, candidate.predicted_us) * own * (1 + 0.2 * drawn(str(candidate.params)))
 
-  def node_us(self, loaded, program, names, target, *, until, wanted=None):
+  def node_us(self, loaded, program, names, target, *, until, useful=None):
     table = node_times_us(program, ranking_table(target))
     self.us |= {n: table.get(n, 3.0) for n in names}
     return {n: self.us[n] for n in names}
