@@ -64,7 +64,7 @@ def test_of_what_is_nearly_equal_the_first_is_taken():
 
 
 def test_short_looks_lose_little():
-  """Of 28 that are 15 % apart what is taken is 0.9 % from the best with 2 % of noise (0.8 with 5 and 15 samples)."""
+  """Of 28 that are 15 % apart what is taken is 0.9 % from the best with 2 % of noise (0.8 with 5 and 15)."""
   losses = []
   for seed in range(60):
     us = 10 * np.exp(np.abs(0.15 * np.random.default_rng(seed).standard_normal(28)))
