@@ -119,7 +119,7 @@ def realise(
       stays = helpers or own
       stays.enter_context(compiling_in(available_cores()))
       if instances and available_cores() >= LEAST_CORES:
-        stays.enter_context(instances.apart(loaded, at_once))
+        stays.enter_context(instances.apart(loaded, available_cores() // CORES))
       own.enter_context(quick_turns())
       choice = own.enter_context(_rough_choice(program, found, node_us, alone))
       tuner.ahead = own.enter_context(ahead)

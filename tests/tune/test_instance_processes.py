@@ -31,6 +31,21 @@ def test_the_same_verdicts(tmp_path, in_file):
     assert any(check_instances(regions, GOLDEN.ugraph, GOLDEN.params, weights))
 
 
+def test_many_are_checked_by_several_processes(monkeypatch):
+  model = layers(1, 60, 1, 0.5, 60)
+  loaded, regions = load_model(model), [c.region for c in instances(model)]
+  weights = ModelWeights(loaded)
+  want = check_instances(regions, GOLDEN.ugraph, GOLDEN.params, weights)
+  assert any(want) and not all(want)
+  monkeypatch.setattr(module, "SIDE_BY_SIDE", 2)
+  with InstanceProcesses(loaded, weights, 2) as apart:
+    assert apart(regions, GOLDEN.ugraph, GOLDEN.params, weights) == want
+    assert apart.asked == 3 and len(apart._started) == 2
+    with pytest.raises(deadline.OverdueError), deadline.until(time.monotonic() - 1.0):
+      apart(regions, GOLDEN.ugraph, GOLDEN.params, weights)
+    assert apart([], GOLDEN.ugraph, GOLDEN.params, weights) == ()
+
+
 def test_late_and_lost(monkeypatch):
   """What is late is late here as well; a process that has ended leaves the check to who asks."""
   model = layers(1, 60)
