@@ -19,8 +19,8 @@ FINALISTS = 4
 #: Samples of a look that says which are the fastest so far; of more candidates than twice as many a short one
 #: is enough to see the worse half.
 SAMPLES, FEW_SAMPLES = 7, 3
-#: Who takes so many times as long as ONNX Runtime at the first look has no other numbers tried: of 1021 kernels
-#: the model's first choice took 1.30 times as long as the fastest, and a dozen are the first.
+#: Who takes so many times as long as ONNX Runtime at the first look has no other numbers tried: of 1021
+#: kernels the model's first choice took 1.30 times as long as the fastest, and the first are a dozen.
 HOPELESS = 1.6
 #: Samples after which there is a look at whether a candidate is faster than ONNX Runtime's kernels.
 LOOKS = (15, 30, 60)
@@ -75,9 +75,8 @@ def raced(
   """The fastest right candidate with its time, or why ONNX Runtime's kernels stay.
 
   It must be faster than these with confidence: samples of one round are a pair, and the lower bound of
-  their ratio counts (``paired.py``). ``more`` is asked again until it has nothing, and not where the first are
-  far behind. Nothing is timed before
-  it is seen to be right.
+  their ratio counts (``paired.py``). ``more`` is asked again until it has nothing, and not where the first
+  are far behind. Nothing is timed before it is seen to be right.
   """
   tried: list[Compiled] = []
   wrong: list[str] = []

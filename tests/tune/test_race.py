@@ -60,8 +60,10 @@ def test_there_are_more_samples_while_it_is_open():
 def test_of_what_is_nearly_equal_the_first_is_taken():
   """And so in every run; but what is faster beats what comes before it."""
   first = [choice(Noisy(20.0, [10.0, 9.99, 10.0], seed), 3)[0] for seed in range(300)]
-  assert first.count(0) >= 285
-  assert {choice(Noisy(20.0, [10.0, 9.0, 9.0], seed), 3)[0] for seed in range(30)} == {1}
+  assert first.count(0) >= 285  # 980 of 1000
+  assert [choice(Noisy(20.0, [10.0, 9.0, 9.0], seed), 3)[0] for seed in range(100)].count(
+    1
+  ) >= 97  # 990 of 1000
 
 
 def test_short_looks_lose_little():
@@ -123,7 +125,7 @@ def test_what_else_is_worth_a_try_is_asked_by_the_fastest_right_one():
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_who_is_far_behind_has_nothing_else_tried(factor):
-  """The last look says that it lost, of the fastest alone; a little less far others are tried, which may win."""
+  """The last look says that it lost, of the fastest alone; of who is less far others are tried, and win."""
   arms, asked = candidates(3), []
   bench = Noisy(10.0, [10.0 * HOPELESS * factor, 10.0 * HOPELESS * factor * 1.2, 9.0], noise=0.001)
 
