@@ -1,10 +1,14 @@
 """Random models: valid, of every kind, the same for a seed; and what the script says of them."""
 
+import argparse
+import json
+import time
 from collections import Counter
 
 import never_slower
 import numpy as np
 import onnx
+import promised_cases
 import pytest
 import random_model
 
@@ -40,3 +44,62 @@ def test_lines():
   )
   assert line.startswith("seed    7 replaced") and "graph 10.0 -> 5.0 us 2.000 (1.900)" in line
   assert "no GPU" in never_slower.line_of({"seed": 1, "result": "failed", "reason": "no GPU"})
+
+
+def test_the_promised_cases():
+  """Those of small weights: valid, of the shapes that their names say."""
+  small = [n for n in promised_cases.CASES if n.startswith(("ln_gelu.8x", "pool", "attention.1x"))]
+  shapes = {}
+  for name in small:
+    model, what = promised_cases.draw(name)
+    onnx.checker.check_model(model, full_check=True)
+    assert what["text"] == f"fp16 {name}"
+    shapes[name] = [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim]
+  assert shapes == {
+    "ln_gelu.8x384x1536": [8, 1536], "pool_scale.16x196x768": [16, 196, 768],
+    "attention.1x12x128x64": [1, 12, 128, 64],
+  }  # fmt: skip
+  assert len(promised_cases.CASES) == 29
+
+
+class _Asked:
+  """Stands for processes: notes what is asked of them; ``slow`` is written and waits for its race."""
+
+  def __init__(self, monkeypatch):
+    self.optimized, self.raced = [], []
+    monkeypatch.setattr(never_slower, "answers", self)
+
+  def __call__(self, seeds, cores, o, deadline, *, race=False):
+    assert cores and not (race and self.running)
+    for seed in list(seeds):
+      (self.raced if race else self.optimized).append(seed)
+      self.running = not race
+      yield {"seed": seed, "result": "replaced" if race else ("written" if seed % 2 else "unchanged")}
+      self.running = False
+      if seed == 4 and not race:
+        return  # its process ended
+
+  running = False
+
+
+def test_a_turn_races_what_was_written_alone_and_once(monkeypatch, tmp_path):
+  asked, now = _Asked(monkeypatch), time.monotonic()
+  o = argparse.Namespace(jobs=2, out=tmp_path / "rows.jsonl", work=tmp_path, waiting=[], begun=0)
+  never_slower.turn(range(9), o, now + 60, now + 60)
+  assert sorted(asked.optimized) == [*range(9)] and sorted(asked.raced) == [1, 3, 5, 7]
+  assert not o.waiting and o.begun == 9
+  kept = [json.loads(line) for line in o.out.read_text().splitlines()]
+  assert {r["seed"]: r["result"] for r in kept} == {
+    seed: "replaced" if seed % 2 else "unchanged" for seed in range(9)
+  }
+  never_slower.turn(range(9), o, now + 60, now + 60)  # nothing is asked twice
+  assert len(asked.optimized) == 9 and len(asked.raced) == 4
+
+
+def test_what_is_not_raced_in_time_waits(monkeypatch, tmp_path):
+  asked, now = _Asked(monkeypatch), time.monotonic()
+  o = argparse.Namespace(jobs=1, out=tmp_path / "rows.jsonl", work=tmp_path, waiting=[], begun=0)
+  never_slower.turn(range(4), o, now + 60, now)
+  assert o.waiting == [1, 3] and not asked.raced
+  never_slower.turn(range(4), o, now + 60, now + 60)
+  assert sorted(asked.optimized) == [*range(4)] and asked.raced == [1, 3] and not o.waiting
