@@ -1,7 +1,7 @@
 """Random models on this machine's GPU: what ``optimize --target local`` makes of each, against the original.
 
-    python3 bench/never_slower.py [--seeds 300] [--first 0] [--seconds 150] [--budget 30] \
-        [--out bench/results/h100/never_slower.jsonl] [--jobs 1] [--target local] [--cases] [--cpu]
+    python3 bench/never_slower.py [--seeds 300] [--first 0] [--seconds 150] [--budget 30] [--jobs 1] \
+        [--out bench/results/h100/never_slower.jsonl] [--target local] [--cases] [--choices FILE] [--cpu]
 
 A seed is a model: one to four blocks of kinds that the importer makes regions of, of one type (fp16, bf16,
 fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at random (256 MB at most).
@@ -11,6 +11,8 @@ are raced once more, apart from the gate's own samples.
 ``--jobs`` models share the cores; one of them runs on the GPU at a time (``tune.machine.gpu_alone``), beside
 sessions that others open. The last races have machine and GPU to themselves: what was optimized waits on
 disk until no optimize runs any more. So the time is spent in turns, first of ``SHARE`` of it.
+``--choices``: a file that gets a line a region that was timed: ONNX Runtime's time by the table and measured,
+of every candidate what was predicted and measured (``bench/choice_ranks.py``).
 ``--target h100``: what is chosen by prediction, untimed, is raced in the same way.
 ``--out`` gets a line a model; those that it has already are passed over, so the same command goes on; what is
 not raced before ``--seconds`` are over is left for the next call. The last lines count what is slower than
@@ -45,6 +47,30 @@ RACE_S = 15.0
 SHARE, LEAST_S = 0.55, 90.0
 
 
+def noting_choices(seed, path):
+  """Regions that are timed from now on get a line in ``path``; undone by what comes back."""
+  from mirage_onnx.tune import realise
+
+  tuned = realise.tuned
+
+  def noted(loaded, outcome, *args, **how):
+    after = tuned(loaded, outcome, *args, **how)
+    measured = after.measured or getattr(after.rejection, "measured", None)
+    if measured is not None and measured.timed:
+      line = {
+        "seed": seed, "ops": " ".join(n.split("_")[0] for n in outcome.region.nodes),
+        "best": [p.to_text() for p in after.compiled.candidate.params] if after.compiled else [],
+        "baseline_us": round(outcome.baseline_us, 3), "ort_us": round(measured.ort_us, 3),
+        "timed": [[round(x, 3) for x in pair] for pair in measured.timed],
+      }  # fmt: skip
+      with open(path, "a") as file:
+        file.write(json.dumps(line) + "\n")
+    return after
+
+  realise.tuned = noted
+  return lambda: setattr(realise, "tuned", tuned)
+
+
 def optimize_one(seed, o):
   """The row of a model, its last race not run."""
   import promised_cases
@@ -71,7 +97,11 @@ def optimize_one(seed, o):
       stages[event.stage] = round(event.seconds, 2)
 
   target = "h200" if o.cpu and not o.fake and o.target == "local" else o.target
-  report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
+  undo = noting_choices(seed, o.choices) if o.choices else lambda: None
+  try:
+    report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
+  finally:
+    undo()
   measured = report["measured"]
   row = {
     "seed": seed, **what,
@@ -149,6 +179,7 @@ def answers(seeds, cores, o, deadline, *, race=False):
     sys.executable, __file__, "--many", *map(str, seeds), "--cores", *map(str, cores),
     "--budget", str(o.budget), "--work", str(o.work), "--commit", o.commit,
     "--seconds", str(deadline - time.monotonic()), "--target", o.target,
+    *(["--choices", str(o.choices)] if o.choices else []),
     *(f"--{flag}" for flag, on in (("cpu", o.cpu), ("fake", o.fake), ("race", race)) if on),
   ]  # fmt: skip
   errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -232,6 +263,7 @@ def main():
   add("--jobs", type=int, default=1, help="models at a time; one of them is timed at a time")
   add("--out", type=Path, help="default: bench/results/h100/never_slower.jsonl, without a GPU in --work")
   add("--work", type=Path, default=Path("/tmp/never_slower"))
+  add("--choices", type=Path)
   add("--target", default="local", help="the present GPU's name: by prediction")
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
   add("--fake", action="store_true", help="the same with made-up times, for local (spans.py)")
