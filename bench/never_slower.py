@@ -8,9 +8,10 @@ fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at ran
 ``--cases``: those of ``promised_cases.py`` before. A model is optimized with default flags but for
 ``--budget``, which times what is written beside its original (the gate: openings, Student's t), and then both
 are raced once more, apart from the gate's own samples.
-``--jobs`` models share the cores; one of them runs on the GPU at a time (``tune.machine.gpu_alone``), beside
-sessions that others open. The last races have machine and GPU to themselves: what was optimized waits on
-disk until no optimize runs any more. So the time is spent in turns, first of ``SHARE`` of it.
+``--jobs`` models share the cores; one of them runs on the GPU at a time (``tune.machine.gpu_alone``), and
+``GATES`` at a time open their sessions (others' sessions are in the times of each). The last races have
+machine and GPU to themselves: what was optimized waits on disk until no optimize runs any more, and models
+are begun for as long as there is time for the races of all that will wait.
 ``--choices``: a file that gets a line a region that was timed: ONNX Runtime's time by the table and measured,
 of every candidate what was predicted and measured (``bench/choice_ranks.py``).
 ``--target h100``: what is chosen by prediction, untimed, is raced in the same way.
@@ -20,6 +21,7 @@ not raced before ``--seconds`` are over is left for the next call. The last line
 """
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,15 +43,35 @@ MORE_S = 90.0
 #: What became of a model; ``written``: its last race is to come.
 KINDS = ("replaced", "unchanged", "slower", "failed", "original fails")
 #: Models of one process.
-TOGETHER = 6
-#: Seconds of a last race.
-RACE_S = 15.0
-#: The part of the time in which models of the first turn are begun, and what is left when no other turn is.
-SHARE, LEAST_S = 0.55, 90.0
+TOGETHER = 4
+#: Models whose gates open sessions at a time.
+GATES = 2
+#: Seconds of a last race at most, and about; of what is begun, this part is raced.
+RACE_S, ABOUT_S, RACED = 15.0, 4.5, 0.7
 
 
+@contextmanager
+def gates_in_turn(path):
+  """Inside, races wait for those of other processes that have the same ``path``."""
+  from mirage_onnx.custom_op.race import Racer
+
+  raced = Racer.__call__
+
+  def in_turn(self, question):
+    with open(path, "w") as file:
+      fcntl.flock(file, fcntl.LOCK_EX)
+      return raced(self, question)
+
+  Racer.__call__ = in_turn
+  try:
+    yield
+  finally:
+    Racer.__call__ = raced
+
+
+@contextmanager
 def noting_choices(seed, path):
-  """Regions that are timed from now on get a line in ``path``; undone by what comes back."""
+  """Regions that are timed inside get a line in ``path``."""
   from mirage_onnx.tune import realise
 
   tuned = realise.tuned
@@ -56,7 +79,7 @@ def noting_choices(seed, path):
   def noted(loaded, outcome, *args, **how):
     after = tuned(loaded, outcome, *args, **how)
     measured = after.measured or getattr(after.rejection, "measured", None)
-    if measured is not None and measured.timed:
+    if path and measured is not None and measured.timed:
       line = {
         "seed": seed, "ops": " ".join(n.split("_")[0] for n in outcome.region.nodes),
         "best": [p.to_text() for p in after.compiled.candidate.params] if after.compiled else [],
@@ -68,7 +91,10 @@ def noting_choices(seed, path):
     return after
 
   realise.tuned = noted
-  return lambda: setattr(realise, "tuned", tuned)
+  try:
+    yield
+  finally:
+    realise.tuned = tuned
 
 
 def optimize_one(seed, o):
@@ -97,11 +123,9 @@ def optimize_one(seed, o):
       stages[event.stage] = round(event.seconds, 2)
 
   target = "h200" if o.cpu and not o.fake and o.target == "local" else o.target
-  undo = noting_choices(seed, o.choices) if o.choices else lambda: None
-  try:
+  place = o.work / f"gate{len(str(what)) % GATES}"
+  with noting_choices(seed, o.choices), gates_in_turn(place):
     report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
-  finally:
-    undo()
   measured = report["measured"]
   row = {
     "seed": seed, **what,
@@ -157,7 +181,7 @@ def work_many(o):
     faked()
   racer = Racer()
   for seed in map(named, o.many):
-    if time.monotonic() > o.began + o.seconds:
+    if time.monotonic() > float((o.work / "until").read_text()):  # which may be sooner by now
       break
     print("BEGUN", seed, flush=True)
     try:
@@ -173,12 +197,12 @@ def named(text):
   return int(text) if text.isdigit() else text
 
 
-def answers(seeds, cores, o, deadline, *, race=False):
+def answers(seeds, cores, o, *, race=False):
   """The rows of ``seeds`` as they come; of one at which its process ends, or hangs, that it failed."""
   command = [
-    sys.executable, __file__, "--many", *map(str, seeds), "--cores", *map(str, cores),
+    sys.executable, __file__, "--worker", "--many", *map(str, seeds), "--cores", *map(str, cores),
     "--budget", str(o.budget), "--work", str(o.work), "--commit", o.commit,
-    "--seconds", str(deadline - time.monotonic()), "--target", o.target,
+    "--target", o.target,
     *(["--choices", str(o.choices)] if o.choices else []),
     *(f"--{flag}" for flag, on in (("cpu", o.cpu), ("fake", o.fake), ("race", race)) if on),
   ]  # fmt: skip
@@ -207,49 +231,64 @@ def answers(seeds, cores, o, deadline, *, race=False):
 def restarted(batch, ask, deadline):
   """The rows of ``ask(models)``, which ends behind one at which its process ends: others are asked anew."""
   left, count = list(batch), 0
-  while len(left) != count and time.monotonic() < deadline:
+  while left and len(left) != count and time.monotonic() < deadline:
     count = len(left)
     for row in ask(left):
       left.remove(row["seed"])
       yield row
 
 
-def turn(seeds, o, until, end):
-  """Models are begun until a time, then raced one after the other until ``end``.
+def all_of(seeds, o, end):
+  """Models are optimized as long as their races fit before ``end``, and raced one after the other.
 
-  What was begun and not raced is in ``o.waiting`` and its files are there still.
+  What was optimized and not raced is in ``o.waiting``, and its files are there still.
   """
   from kept_rows import kept_rows
 
   cores = sorted(os.sched_getaffinity(0))
   n = len(cores)
+  telling = threading.Lock()
   free = [cores[n * k // o.jobs : max(n * k // o.jobs + 1, n * (k + 1) // o.jobs)] for k in range(o.jobs)]
+
+  def until():
+    """When no more models may be begun: those at work go on, and are raced, too."""
+    races = len(o.waiting) + RACED * o.jobs
+    return end - o.budget - ABOUT_S * races
+
+  def told(at):
+    """Workers begin no models after ``at``."""
+    (o.work / "new").write_text(str(at))
+    (o.work / "new").replace(o.work / "until")
+    return at
 
   def optimized(batch):
     mine = free.pop()
-    for row in restarted(batch, lambda left: answers(left, mine, o, until), until):
-      o.begun += 1
+    with telling:
+      told(until())
+    for row in restarted(batch, lambda left: answers(left, mine, o), until()):
       print(line_of(row), flush=True)
       if row["result"] == "written":
         o.waiting.append(row["seed"])
+        with telling:
+          told(until())
       else:
         shutil.rmtree(o.work / str(row["seed"]), ignore_errors=True)
         yield row
     free.append(mine)
 
   def raced(batch):
-    for row in restarted(batch, lambda left: answers(left, cores, o, end, race=True), end):
+    for row in restarted(batch, lambda left: answers(left, cores, o, race=True), told(end)):
       print(line_of(row), flush=True)
       o.waiting.remove(row["seed"])
       shutil.rmtree(o.work / str(row["seed"]), ignore_errors=True)
       yield row
 
-  new = [s for s in seeds if s not in o.waiting]
-  kept_rows(new, o.out, optimized, jobs=o.jobs, together=TOGETHER, deadline=until)
+  new, began = [s for s in seeds if s not in o.waiting], time.monotonic()
+  kept_rows(new, o.out, optimized, jobs=o.jobs, together=TOGETHER)
   begun, waiting = time.monotonic(), len(o.waiting)
   kept_rows(list(o.waiting), o.out, raced, jobs=1, together=len(seeds), deadline=end)
-  print(f"{waiting} waited, {len(o.waiting)} do; races took {time.monotonic() - begun:.0f} s", flush=True)
-  return time.monotonic() - begun
+  took = f"{begun - began:.0f} s, races {time.monotonic() - begun:.0f} s"
+  print(f"{waiting} were raced or wait, {len(o.waiting)} wait; took {took}", flush=True)
 
 
 def main():
@@ -268,13 +307,14 @@ def main():
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
   add("--fake", action="store_true", help="the same with made-up times, for local (spans.py)")
   add("--commit", default="", help=argparse.SUPPRESS)
+  add("--worker", action="store_true", help=argparse.SUPPRESS)
   add("--race", action="store_true", help=argparse.SUPPRESS)
   add("--many", nargs="*", default=[], help=argparse.SUPPRESS)
   add("--cores", type=int, nargs="*", default=[], help=argparse.SUPPRESS)
   o = parser.parse_args()
   o.cpu |= o.fake
   o.began = time.monotonic()
-  if o.many:
+  if o.worker:
     return work_many(o)
   from facts import facts
   from kept_rows import kept_rows
@@ -283,16 +323,9 @@ def main():
   o.commit = facts(())["commit"][:12]
   o.out = o.out or (o.work if o.cpu else ROOT / "bench" / "results" / "h100") / "never_slower.jsonl"
   seeds = [*(CASES if o.cases else ()), *range(o.first, o.first + o.seeds)]
-  end, o.waiting, o.begun = o.began + o.seconds, [], 0
-  until, all_begun = o.began + SHARE * o.seconds, 0
-  while True:
-    began, all_begun = time.monotonic(), o.begun
-    race_s = turn(seeds, o, until, end)
-    now, more = time.monotonic(), o.begun - all_begun
-    if end - now < LEAST_S or not more or o.waiting:
-      break
-    # As the last turn went: so many models a second, and so many seconds of races for each.
-    until = now + (end - now) * max(0.2, 1 - race_s / (now - began)) * SHARE
+  o.waiting = []
+  o.work.mkdir(parents=True, exist_ok=True)
+  all_of(seeds, o, o.began + o.seconds)
   rows = kept_rows(seeds, o.out, lambda batch: (), jobs=1, together=1)
   counts = {kind: sum(r["result"] == kind for r in rows) for kind in KINDS}
   said = ", ".join(f"{n} {kind}" for kind, n in counts.items())

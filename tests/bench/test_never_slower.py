@@ -69,8 +69,9 @@ class _Asked:
     self.optimized, self.raced = [], []
     monkeypatch.setattr(never_slower, "answers", self)
 
-  def __call__(self, seeds, cores, o, deadline, *, race=False):
+  def __call__(self, seeds, cores, o, *, race=False):
     assert cores and not (race and self.running)
+    assert float((o.work / "until").read_text()) > time.monotonic()
     for seed in list(seeds):
       (self.raced if race else self.optimized).append(seed)
       self.running = not race
@@ -82,24 +83,39 @@ class _Asked:
   running = False
 
 
-def test_a_turn_races_what_was_written_alone_and_once(monkeypatch, tmp_path):
-  asked, now = _Asked(monkeypatch), time.monotonic()
-  o = argparse.Namespace(jobs=2, out=tmp_path / "rows.jsonl", work=tmp_path, waiting=[], begun=0)
-  never_slower.turn(range(9), o, now + 60, now + 60)
+def options(tmp_path, jobs):
+  return argparse.Namespace(jobs=jobs, out=tmp_path / "rows.jsonl", work=tmp_path, waiting=[], budget=1.0)
+
+
+def test_what_was_written_is_raced_alone_and_once(monkeypatch, tmp_path):
+  asked, end = _Asked(monkeypatch), time.monotonic() + 600
+  o = options(tmp_path, 2)
+  never_slower.all_of(range(9), o, end)
   assert sorted(asked.optimized) == [*range(9)] and sorted(asked.raced) == [1, 3, 5, 7]
-  assert not o.waiting and o.begun == 9
+  assert not o.waiting
   kept = [json.loads(line) for line in o.out.read_text().splitlines()]
   assert {r["seed"]: r["result"] for r in kept} == {
     seed: "replaced" if seed % 2 else "unchanged" for seed in range(9)
   }
-  never_slower.turn(range(9), o, now + 60, now + 60)  # nothing is asked twice
+  never_slower.all_of(range(9), o, end)  # nothing is asked twice
   assert len(asked.optimized) == 9 and len(asked.raced) == 4
 
 
-def test_what_is_not_raced_in_time_waits(monkeypatch, tmp_path):
-  asked, now = _Asked(monkeypatch), time.monotonic()
-  o = argparse.Namespace(jobs=1, out=tmp_path / "rows.jsonl", work=tmp_path, waiting=[], begun=0)
-  never_slower.turn(range(4), o, now + 60, now)
-  assert o.waiting == [1, 3] and not asked.raced
-  never_slower.turn(range(4), o, now + 60, now + 60)
-  assert sorted(asked.optimized) == [*range(4)] and asked.raced == [1, 3] and not o.waiting
+def test_nothing_is_begun_whose_race_has_no_time(monkeypatch, tmp_path):
+  """Of a model at a time: its budget, and one race for each of what waits and of the one at work."""
+  asked, o = _Asked(monkeypatch), options(tmp_path, 1)
+  seconds = o.budget + never_slower.ABOUT_S * (never_slower.RACED + 1) + 3
+  never_slower.all_of(range(40), o, time.monotonic() + seconds)
+  # Two batches of two written models each: before the second there was room for its races.
+  assert len(asked.optimized) == 4 and asked.raced == [1, 3] and not o.waiting
+
+
+def test_workers_of_no_models_are_not_started():
+  asked = []
+
+  def ask(left):
+    asked.append(list(left))
+    return iter([{"seed": s} for s in left])
+
+  assert len(list(never_slower.restarted([1, 2], ask, time.monotonic() + 60))) == 2
+  assert asked == [[1, 2]]
