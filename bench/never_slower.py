@@ -72,29 +72,42 @@ def gates_in_turn(path):
 @contextmanager
 def noting_choices(seed, path):
   """Regions that are timed inside get a line in ``path``."""
-  from mirage_onnx.tune import realise
+  from mirage_onnx.tune import race, realise
 
-  tuned = realise.tuned
+  tuned, ranked, of_thread = realise.tuned, race._ranked, threading.local()
+
+  def noted_look(bench, arms):
+    found = ranked(bench, arms)
+    of_thread.looks = {
+      **getattr(of_thread, "looks", {}),
+      **{
+        (len(c.candidate.ugraph.kernels), " / ".join(p.to_text() for p in c.candidate.params)): (
+          round(c.candidate.predicted_us, 3), round(us, 3)
+        )
+        for c, us in zip(*found, strict=True)
+      },
+    }  # fmt: skip
+    return found
 
   def noted(loaded, outcome, *args, **how):
+    of_thread.looks = {}
     after = tuned(loaded, outcome, *args, **how)
     measured = after.measured or getattr(after.rejection, "measured", None)
-    if path and measured is not None and measured.timed:
+    if path and measured is not None and of_thread.looks:
       line = {
         "seed": seed, "ops": " ".join(n.split("_")[0] for n in outcome.region.nodes),
-        "best": [p.to_text() for p in after.compiled.candidate.params] if after.compiled else [],
         "baseline_us": round(outcome.baseline_us, 3), "ort_us": round(measured.ort_us, 3),
-        "timed": [[round(x, 3) for x in pair] for pair in measured.timed],
+        "timed": [[*times, kernels, numbers] for (kernels, numbers), times in of_thread.looks.items()],
       }  # fmt: skip
       with open(path, "a") as file:
         file.write(json.dumps(line) + "\n")
     return after
 
-  realise.tuned = noted
+  realise.tuned, race._ranked = noted, noted_look
   try:
     yield
   finally:
-    realise.tuned = tuned
+    realise.tuned, race._ranked = tuned, ranked
 
 
 def optimize_one(seed, o):
