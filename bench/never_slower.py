@@ -71,22 +71,32 @@ def gates_in_turn(path):
 
 @contextmanager
 def noting_choices(seed, path):
-  """Regions that are timed inside get a line in ``path``."""
+  """Regions that are timed inside get a line in ``path``.
+
+  ``timed``: of each candidate what was predicted, its time of the last look before the final one, kernels and
+  numbers; of finalists their time of the final look, too.
+  """
+  import numpy as np
+
   from mirage_onnx.tune import race, realise
 
-  tuned, ranked, of_thread = realise.tuned, race._ranked, threading.local()
+  names = ("tuned", "_ranked", "_final")
+  tuned, ranked, final = (getattr(m, n) for m, n in zip((realise, race, race), names, strict=True))
+  of_thread = threading.local()
+
+  def key(c):
+    return len(c.candidate.ugraph.kernels), " / ".join(p.to_text() for p in c.candidate.params)
 
   def noted_look(bench, arms):
     found = ranked(bench, arms)
-    of_thread.looks = {
-      **getattr(of_thread, "looks", {}),
-      **{
-        (len(c.candidate.ugraph.kernels), " / ".join(p.to_text() for p in c.candidate.params)): (
-          round(c.candidate.predicted_us, 3), round(us, 3)
-        )
-        for c, us in zip(*found, strict=True)
-      },
-    }  # fmt: skip
+    for c, us in zip(*found, strict=True):
+      of_thread.looks[key(c)] = [round(c.candidate.predicted_us, 3), round(us, 3), *key(c)]
+    return found
+
+  def noted_final(bench, arms, place):
+    found = final(bench, arms, place)
+    for c, us in zip(arms, np.median(found[0], axis=1)[1:], strict=True):
+      of_thread.looks[key(c)].append(round(float(us), 3))
     return found
 
   def noted(loaded, outcome, *args, **how):
@@ -97,17 +107,17 @@ def noting_choices(seed, path):
       line = {
         "seed": seed, "ops": " ".join(n.split("_")[0] for n in outcome.region.nodes),
         "baseline_us": round(outcome.baseline_us, 3), "ort_us": round(measured.ort_us, 3),
-        "timed": [[*times, kernels, numbers] for (kernels, numbers), times in of_thread.looks.items()],
+        "timed": [*of_thread.looks.values()],
       }  # fmt: skip
       with open(path, "a") as file:
         file.write(json.dumps(line) + "\n")
     return after
 
-  realise.tuned, race._ranked = noted, noted_look
+  realise.tuned, race._ranked, race._final = noted, noted_look, noted_final
   try:
     yield
   finally:
-    realise.tuned, race._ranked = tuned, ranked
+    realise.tuned, race._ranked, race._final = tuned, ranked, final
 
 
 def optimize_one(seed, o):
