@@ -6,8 +6,8 @@ The choices of a region are ONNX Runtime's kernels (predicted by the table of no
 every candidate that was timed (predicted by the search). All ranks are Spearman's.
 
 ``choices``: predicted against measured times of all choices of all regions. ``gains``: of the candidate that
-is predicted to be the fastest of its region, the microseconds that it saves; ``signs``: how often both say the
-same of whether it saves any. ``within``: the mean over regions of the rank of their own choices,
+is predicted to be the fastest of its region, the microseconds that it saves; ``signs``: how often both say
+the same of whether it saves any. ``within``: the mean over regions of the rank of their own choices,
 ``candidates`` of those without ONNX Runtime's: what is timed are those that were predicted alike.
 ``first_over_fastest``: what was predicted to be the fastest against what was, the geometric mean. ``again``:
 what measuring again makes of the order of the finalists of a race (``FEWEST`` at least), beside what
