@@ -38,16 +38,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
 
 #: Slower than this with confidence breaks the promise.
 SLOWER = 0.99
-#: Beyond the budget, for making the model and what cannot be interrupted.
-MORE_S = 90.0
+#: Beyond the budget, for making the model, what cannot be interrupted, and others' gates.
+MORE_S = 200.0
 #: What became of a model; ``written``: its last race is to come.
 KINDS = ("replaced", "unchanged", "slower", "failed", "original fails")
 #: Models of one process.
 TOGETHER = 4
-#: Models whose gates open sessions at a time.
-GATES = 2
+#: Models whose gates open sessions at a time, and seconds that others wait for one, about.
+GATES, GATE_S = 2, 4.0
 #: Seconds of a last race at most, and about; of what is begun, this part is raced.
-RACE_S, ABOUT_S, RACED = 15.0, 4.5, 0.7
+RACE_S, ABOUT_S, RACED = 15.0, 4.0, 0.7
 
 
 @contextmanager
@@ -276,7 +276,7 @@ def all_of(seeds, o, end):
   def until():
     """When no more models may be begun: those at work go on, and are raced, too."""
     races = len(o.waiting) + RACED * o.jobs
-    return end - o.budget - ABOUT_S * races
+    return end - o.budget - GATE_S * (o.jobs - 1) / GATES - ABOUT_S * races
 
   def told(at):
     """Workers begin no models after ``at``."""
