@@ -1,11 +1,10 @@
 """Regions timed by the GPUs of a Ray cluster, where the search runs there (``search_workers.py``).
 
 A node's GPU times what this machine's would: it is such a GPU with the same driver and ONNX Runtime, and all
-that measures is the same source; nodes of which that is not so are not asked, nor is that of this machine,
-which works beside them. A region has one of them for all of its looks, and what is compared is always of one
-look. What a node had that is gone is asked of another one, and of the GPU here in the end. Whole models are
-timed here. GPUs of one node take turns, as processes on one machine do (``machine.gpu_alone``). Every node
-needs the model's weights at the same path.
+that measures is the same source; those of which that is not so are not asked, nor is the one here, which
+works beside them. A region has one of them for all of its looks, and what is compared is always of one look.
+What a node had that is gone is asked of another one, and of the GPU here in the end. Whole models are timed
+here. Every node needs the model's weights at the same path.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mirage_onnx import deadline
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.search_workers import AGAIN, AUTO, connected
+from mirage_onnx.search_workers import AGAIN, connected
 from mirage_onnx.source_digest import PLUMBING, source_digest
 
 if TYPE_CHECKING:  # a model with nothing to gain imports none of them
@@ -94,14 +93,13 @@ class ClusterTimer:
     actors = [actor.remote(MEASURE) for _ in range(count)]
     asked = [a.facts.remote() for a in actors]
     ready = {*ray.wait(asked, num_returns=len(asked), timeout=READY_S)[0]} if asked else set()
-    own = _facts()
-    node = ray.get_runtime_context().get_node_id() if self._workers == AUTO else None
+    own, here = _facts()
     for a, one in zip(actors, asked, strict=True):
-      there, at = None, None
+      there, at = None, ""
       if one in ready:
         with suppress(ray.exceptions.RayError):
           there, at = pickle.loads(ray.get(one))
-      if there == own and at != node:
+      if there == own and at != here:
         self._gpus.append(a)
       else:
         ray.kill(a)
@@ -252,12 +250,12 @@ def _sent(loaded: LoadedModel) -> bytes:
   return pickle.dumps((sent.SerializeToString(), loaded.known))
 
 
-def _facts() -> tuple[str, Any]:
-  """What has to be the same: our source, and the machine."""
-  from mirage_onnx.tune import machine
+def _facts() -> tuple[tuple[str, Any], str]:
+  """What has to be the same, our source and the machine; and which of such GPUs it is."""
+  from mirage_onnx.tune import device, machine
 
   found = machine.present_machine()
-  return source_digest(*SAME), None if found is None else found.text
+  return (source_digest(*SAME), None if found is None else found.text), device.gpu_id()
 
 
 class _Gpu:
@@ -270,10 +268,8 @@ class _Gpu:
     self._free: list[ThreadPoolExecutor] = []
 
   def facts(self) -> bytes:
-    """What it is, and where."""
-    import ray
-
-    return pickle.dumps((_facts(), ray.get_runtime_context().get_node_id()))
+    """What it is, and which."""
+    return pickle.dumps(_facts())
 
   def ask(self, model: bytes, data: bytes) -> bytes:
     """One question about a region: ("value", x), ("refused", what is said), ("failed", why)."""

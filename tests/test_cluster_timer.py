@@ -16,7 +16,7 @@ from mirage_onnx import cluster_timer
 from mirage_onnx.cluster_timer import ClusterTimer, timing_on
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.target import get_target
-from mirage_onnx.tune import machine, measure
+from mirage_onnx.tune import device, machine, measure
 from mirage_onnx.tune.machine import Machine
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "rmsnorm_linear.onnx"
@@ -70,9 +70,6 @@ class Nodes:
   def cluster_resources(self):
     return {"GPU": float(len(self.machines)), "CPU": 4.0}
 
-  def get_runtime_context(self):
-    return SimpleNamespace(get_node_id=lambda: "here")
-
   def remote(self, **how):
     assert how["num_gpus"] == 1 and how["max_restarts"] == 0
 
@@ -106,9 +103,9 @@ class Actor:
   def __getattr__(self, method):
     def call(*given):
       if method == "facts":
-        node = f"node{self.number}" if self.number else "here"
-        text = self.ray.machines[self.number]
-        return lambda: pickle.dumps(((cluster_timer._facts()[0], text), node))
+        (source, _), here = cluster_timer._facts()
+        which = f"GPU{self.number}" if self.number else here
+        return lambda: pickle.dumps(((source, self.ray.machines[self.number]), which))
       if method == "ask":
         self.ray.questions += 1
         if self.ray.questions in self.ray.lost:
@@ -148,7 +145,7 @@ def is_here(bench):
 def test_only_other_nodes_with_the_same_gpu_are_asked(nodes):
   ray, timer = nodes([True, True, False]), ClusterTimer("auto")
   benches = [bench_of(timer) for _ in range(4)]
-  # The first GPU is that of this machine, the third is another one.
+  # The first GPU is the one here, the third one of another kind.
   assert ray.killed == [0, 2] and len(timer._gpus) == 1
   assert sorted(map(is_here, benches)) == [False, False, True, True]
   for bench in benches:
@@ -212,6 +209,10 @@ def test_a_cluster_of_which_a_node_is_killed_writes_the_same(cluster, monkeypatc
   """
   FakeGpu(monkeypatch).us = Drawn()
   monkeypatch.setattr(machine, "present_machine", lambda: Machine("a fake", "0", "0", "0"))
+  import ray
+
+  # A node is a GPU; this process is at the first one.
+  monkeypatch.setattr(device, "gpu_id", lambda: ray.get_runtime_context().get_node_id())
   monkeypatch.setattr("mirage_onnx.asked_targets.asked_target", lambda name: (get_target("h200"), True))
   asked, lost = [], []
   real, other = ClusterTimer.ask, ClusterTimer.other
