@@ -22,6 +22,7 @@ from mirage_onnx.api_reports import check_budget, check_page, reduce, report_pag
 from mirage_onnx.asked_targets import asked_targets, present_target, warn_of_gpus
 from mirage_onnx.branch_price import paying
 from mirage_onnx.cluster_compiler import compiling_on
+from mirage_onnx.cluster_timer import timing_on
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
@@ -186,6 +187,7 @@ def optimize(
   if page is not None:
     check_page(Path(page), source, target_path)
   with ExitStack() as ends, readable(model) as given, CheckProcess() as checks, compiling_on(workers):
+    ends.enter_context(timing_on(workers, measured=measure))
     shapes, one = sizes_of_steps(given, shapes or {}, steps)
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:

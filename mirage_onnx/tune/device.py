@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,6 +130,18 @@ def present_gpus() -> tuple[PresentGpu, ...]:
     return tuple(_facts(d, d.cuDeviceGet(i)) for i in range(int(ok(d.cuDeviceGetCount()))))
   except Exception:  # no libcuda: cuda-bindings raises its own kinds
     return ()
+
+
+@cache
+def gpu_id() -> str:
+  """What tells device 0 from all other GPUs, whatever its number is; 0: the driver does not say."""
+  try:
+    d = _driver()
+    if int(d.cuInit(0)[0]) != 0:
+      return "0"
+    return bytes(_ok(d.cuDeviceGetUuid(_ok(d.cuDeviceGet(0)))).bytes).hex() or "0"
+  except Exception:  # as of ``present_gpus``
+    return "0"
 
 
 def _facts(d: Any, found: tuple[Any, ...]) -> PresentGpu:
