@@ -13,7 +13,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.inspection.survey import Survey
 from mirage_onnx.ir.program import Node
 from mirage_onnx.match.candidates import RegionCandidate, candidate
-from mirage_onnx.match.cuts import Limits
+from mirage_onnx.match.cuts import PREDICTED, Limits
 from mirage_onnx.match.repeated import RegionMaker
 
 
@@ -32,7 +32,7 @@ class Border:
 
 def borders(survey: Survey, instance: RegionCandidate, limits: Limits | None = None) -> list[Border]:
   """Every neighbour of ``instance``: of its inputs that are no weights, then of its outputs."""
-  growth = _Growth(survey, instance, limits or Limits())
+  growth = _Growth(survey, instance, limits or PREDICTED)
   program = survey.program
   maker = {o: n.name for n in program.nodes for o in n.outputs if o}
   readers = program.consumers()

@@ -59,7 +59,7 @@ def find_candidates(
   (of ``time.monotonic``) no more are looked for; of dense graphs a node takes 4 ms.
   """
   bounds = limits or Limits()
-  graph = Graph(program, runtime=bounds.runtime)
+  graph = Graph(program)
   borders = Borders(graph, reductions=bounds.reductions)
   cuts, maker = find_cuts(borders, bounds, until), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}

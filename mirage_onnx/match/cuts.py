@@ -9,7 +9,7 @@ is bounded by counts of contractions, nodes and leaves.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from mirage_onnx.importer.split_caches import CACHED
@@ -27,7 +27,7 @@ class Limits:
 
   contractions: int = 6
   #: Reductions and contractions one after the other on a path: what one kernel can hold.
-  depth: int = 3
+  depth: int = 4
   nodes: int = 32
   leaves: int = 5
   kept: int = 24
@@ -39,31 +39,27 @@ class Limits:
   #: Nodes whose results others read, too, and that a region computes again one from the other: of a chain
   #: of residual sums through many layers it reads one.
   again: int = 2
-  #: Whether contractions of two activations are in regions.
-  runtime: bool = False
   #: How many more one operator may have: attention whose queries have a norm.
-  within: int = 0
+  within: int = 1
   #: Whether one operator alone is a region: ONNX Runtime has a kernel for it, so only to test ours.
   single: bool = False
   #: Whether one that reduces is, as its kernel is timed beside ours: several others may read what it yields.
   reductions: bool = False
 
 
-#: What a kernel of ``superopt.space.ALL`` can hold: a softmax between two contractions.
-TILED = Limits(depth=4, runtime=True, within=1)
+#: Where kernels are timed.
+TIMED = Limits()
 #: Of the steps of a decoder, where a node is a norm and the sum before it: with more, four times as many
 #: regions are searched, most of them chains of sums that no choice wants.
-TILED_STEPS = replace(TILED, again=1)
+STEPS = Limits(again=1)
 #: Where nothing is timed: a third of the regions (BERT-base: 58 of 167, searched in 50 s of CPU where all
 #: take more than 105), of which the choice by prediction loses nothing.
-TILED_PREDICTED = replace(TILED, again=0)
+PREDICTED = Limits(again=0)
 
 
-def limits_of(*, tiled: bool, steps: bool, timed: bool) -> Limits:
-  """Those of a run: with contractions of two activations, of a decoder's steps, with a GPU that times."""
-  if not tiled:
-    return Limits()
-  return TILED_STEPS if steps else TILED if timed else TILED_PREDICTED
+def limits_of(*, steps: bool, timed: bool) -> Limits:
+  """Those of a run: of a decoder's steps, with a GPU that times."""
+  return STEPS if steps else TIMED if timed else PREDICTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +109,7 @@ def find_cuts(borders: Borders, limits: Limits, until: float = inf) -> dict[str,
         x in graph.producer and graph.producer[x].name in nodes for x in leaves
       ):
         continue
-      if limits.runtime and _mixed(graph, nodes):
+      if _mixed(graph, nodes):
         continue  # a projection and the attention behind it are searched apart
       count = own + sum(graph.contractions(n) for n in nodes & graph.contracting if n != node.name)
       depth = graph.depth(node.name) + depth_below
@@ -194,8 +190,8 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     return (border / max(size, 1), -size, tuple(sorted(cut.leaves)))
 
   def kernel(cut: Cut) -> frozenset[str]:
-    """What of a cone decides about its kernel; where activations are contracted moves are views, too."""
-    return cut.nodes - graph.embeddings - (graph.moves if limits.runtime else graph.views)
+    """What of a cone decides about its kernel, of which moves are views."""
+    return cut.nodes - graph.embeddings - graph.moves
 
   kept: list[list[Cut]] = []
   for count in sorted({c.contractions for c in cuts}):
@@ -203,20 +199,20 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     for cut in sorted((c for c in cuts if c.contractions == count), key=rank):
       alike.setdefault(kernel(cut), []).append(cut)
     ranked, most = list(alike.items()), limits.kept_per_contractions
-    if limits.runtime and len(ranked) > most and _meets(graph, ranked[0][0]):
+    if len(ranked) > most and _meets(graph, ranked[0][0]):
       few = sorted(ranked[most // 2 :], key=lambda own: len(own[0]))
       ranked[most // 2 :] = few
     kept += [same for _, same in ranked[:most]]
     least = min(ranked, key=lambda own: len(own[0]))
     if least not in ranked[:most]:
       kept.append(least[1])
-  return tuple(dict.fromkeys(cut for same in kept[: limits.kept] for cut in _ends(graph, same, limits)))
+  return tuple(dict.fromkeys(cut for same in kept[: limits.kept] for cut in _ends(graph, same)))
 
 
-def _ends(graph: Graph, same: Sequence[Cut], limits: Limits) -> list[Cut]:
+def _ends(graph: Graph, same: Sequence[Cut]) -> list[Cut]:
   """Of cones with one kernel those with most nodes: that pick no rows themselves, and most of them.
 
-  Where moves are views, the one with the fewest is kept, too: somebody else may yield what is moved.
+  The one with the fewest is kept, too: somebody else may yield what is moved.
   """
   by_picks: dict[frozenset[str], Cut] = {}
   for cut in same:
@@ -225,4 +221,4 @@ def _ends(graph: Graph, same: Sequence[Cut], limits: Limits) -> list[Cut]:
       by_picks[picked] = cut
   own = sorted(by_picks.items(), key=lambda x: len(x[0]))
   found = [own[0][1], own[-1][1]]
-  return [*found, min(same, key=lambda cut: len(cut.nodes))] if limits.runtime else found
+  return [*found, min(same, key=lambda cut: len(cut.nodes))]
