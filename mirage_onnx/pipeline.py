@@ -75,9 +75,10 @@ class Options:
   at which a dimension that only a run knows is declared to be used. ``every``: to test kernels, as if ONNX
   Runtime had none: what verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of
   the whole run, ``began`` (of ``time.monotonic``) its start, where that was before ``run``. ``emulate``: a
-  predicted choice is run once before it ships. ``streamed``: copies of large weights are left to ``save_model``.
-  ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what other targets
-  replace in the same file: a region is one of these, or has no node of them. ``steps``: how it was loaded.
+  predicted choice is run once before it ships. ``streamed``: copies of large weights are left to
+  ``save_model``. ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what
+  other targets replace in the same file: a region is one of these, or has no node of them. ``steps``: how it
+  was loaded.
   """
 
   target: Target

@@ -26,8 +26,10 @@ class Limits:
   """Bounds of one cone and of how many cuts of a tensor are kept."""
 
   contractions: int = 6
-  #: Reductions and contractions one after the other on a path: what one kernel can hold.
+  #: Reductions and contractions one after the other on a path: what one kernel can hold, and where no
+  #: two activations meet.
   depth: int = 4
+  weights_depth: int = 4
   nodes: int = 32
   leaves: int = 5
   kept: int = 24
@@ -39,6 +41,8 @@ class Limits:
   #: Nodes whose results others read, too, and that a region computes again one from the other: of a chain
   #: of residual sums through many layers it reads one.
   again: int = 2
+  #: The same of a region in which two activations are contracted.
+  again_meeting: int = 2
   #: How many more one operator may have: attention whose queries have a norm.
   within: int = 1
   #: Whether one operator alone is a region: ONNX Runtime has a kernel for it, so only to test ours.
@@ -51,10 +55,10 @@ class Limits:
 TIMED = Limits()
 #: Of the steps of a decoder, where a node is a norm and the sum before it: with more, four times as many
 #: regions are searched, most of them chains of sums that no choice wants.
-STEPS = Limits(again=1)
-#: Where nothing is timed: a third of the regions (BERT-base: 58 of 167, searched in 50 s of CPU where all
-#: take more than 105), of which the choice by prediction loses nothing.
-PREDICTED = Limits(again=0)
+STEPS = Limits(again=1, again_meeting=1)
+#: Where nothing is timed: attention computes nothing again (a third of the regions of BERT-base), of which
+#: the choice by prediction loses nothing; norms before products do (a LLaMA layer: 56 us, 75 without).
+PREDICTED = Limits(weights_depth=3, again_meeting=0)
 
 
 def limits_of(*, steps: bool, timed: bool) -> Limits:
@@ -113,8 +117,8 @@ def find_cuts(borders: Borders, limits: Limits, until: float = inf) -> dict[str,
         continue  # a projection and the attention behind it are searched apart
       count = own + sum(graph.contractions(n) for n in nodes & graph.contracting if n != node.name)
       depth = graph.depth(node.name) + depth_below
-      deepest = limits.depth + limits.within if depth_below == 0 else limits.depth
-      if count <= limits.contractions and depth <= deepest:
+      deepest = limits.depth if meets(graph, nodes) else limits.weights_depth
+      if count <= limits.contractions and depth <= deepest + (limits.within if depth_below == 0 else 0):
         cuts[Cut(leaves, nodes, count, depth)] = None
     made = {s.output.name for s in node.steps}
     found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, tuple(cuts), limits))
@@ -152,7 +156,7 @@ def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:
   return 0 < len(weights) < len(contracting)
 
 
-def _meets(graph: Graph, nodes: frozenset[str]) -> bool:
+def meets(graph: Graph, nodes: frozenset[str]) -> bool:
   """Whether two activations are contracted."""
   return not nodes & graph.contracting <= graph.contracting_weights
 
@@ -199,7 +203,7 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     for cut in sorted((c for c in cuts if c.contractions == count), key=rank):
       alike.setdefault(kernel(cut), []).append(cut)
     ranked, most = list(alike.items()), limits.kept_per_contractions
-    if len(ranked) > most and _meets(graph, ranked[0][0]):
+    if len(ranked) > most and meets(graph, ranked[0][0]):
       few = sorted(ranked[most // 2 :], key=lambda own: len(own[0]))
       ranked[most // 2 :] = few
     kept += [same for _, same in ranked[:most]]

@@ -18,5 +18,6 @@ def test_limits_of_a_run(asked, limits):
   assert limits_of(**asked) == limits
 
 
-def test_what_is_not_timed_is_computed_once():
-  assert (TIMED.again, STEPS.again, PREDICTED.again) == (2, 1, 0)
+def test_attention_that_is_not_timed_computes_nothing_again():
+  assert (TIMED.again_meeting, STEPS.again_meeting, PREDICTED.again_meeting) == (2, 1, 0)
+  assert PREDICTED.again == TIMED.again and PREDICTED.depth == TIMED.depth > PREDICTED.weights_depth

@@ -16,8 +16,7 @@ from mirage_onnx.tune.predict import as_expected, expected_us, refuse_result
 
 def result(*predicted, refused=()):
   candidates = [SimpleNamespace(candidate=SimpleNamespace(predicted_us=p)) for p in predicted]
-  report = SimpleNamespace(refused=refused, stop="EXHAUSTED")
-  return SimpleNamespace(candidates=candidates, report=report)
+  return SearchResult(candidates, SearchReport(0.0, 0, 0, 0, Stop.EXHAUSTED, (), refused))
 
 
 def test_the_best_candidate_must_win_by_the_margin():
@@ -35,6 +34,13 @@ def test_no_candidate_says_why():
   why = Rejection("LAYOUT", "no layout holds it")
   found = refuse_result(result(refused=(why,)), 10.0, 0.2, ("a",))
   assert "LAYOUT: no layout holds it" in found.reason
+
+
+def test_what_was_not_worth_a_proof_is_slower():
+  slow = Rejection("NOT_FASTER", "9.00 us predicted (or 1.53 times as many)")
+  found = refuse_result(result(refused=(Rejection("RANGE", "too large"), slow)), 10.0, 0.2, ("a",))
+  assert found.code == "NOT_FASTER" and found.nodes == ("a",)
+  assert found.reason == f"{slow.reason} against 10.00 us, margin 20%"
 
 
 def test_tiled_programs_are_expected_to_take_longer():
