@@ -43,6 +43,8 @@ class Limits:
   again: int = 2
   #: The same of a region in which two activations are contracted.
   again_meeting: int = 2
+  #: Whether of cones with one kernel that with the fewest nodes is kept: others may yield what is moved.
+  fewest: bool = True
   #: How many more one operator may have: attention whose queries have a norm.
   within: int = 1
   #: Whether one operator alone is a region: ONNX Runtime has a kernel for it, so only to test ours.
@@ -58,7 +60,7 @@ TIMED = Limits()
 STEPS = Limits(again=1, again_meeting=1)
 #: Where nothing is timed: attention computes nothing again (a third of the regions of BERT-base), of which
 #: the choice by prediction loses nothing; norms before products do (a LLaMA layer: 56 us, 75 without).
-PREDICTED = Limits(weights_depth=3, again_meeting=0)
+PREDICTED = Limits(weights_depth=3, again_meeting=0, fewest=False)
 
 
 def limits_of(*, steps: bool, timed: bool) -> Limits:
@@ -210,13 +212,13 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     least = min(ranked, key=lambda own: len(own[0]))
     if least not in ranked[:most]:
       kept.append(least[1])
-  return tuple(dict.fromkeys(cut for same in kept[: limits.kept] for cut in _ends(graph, same)))
+  return tuple(dict.fromkeys(cut for same in kept[: limits.kept] for cut in _ends(graph, same, limits)))
 
 
-def _ends(graph: Graph, same: Sequence[Cut]) -> list[Cut]:
+def _ends(graph: Graph, same: Sequence[Cut], limits: Limits) -> list[Cut]:
   """Of cones with one kernel those with most nodes: that pick no rows themselves, and most of them.
 
-  The one with the fewest is kept, too: somebody else may yield what is moved.
+  The one with the fewest is kept, too, where that is asked: somebody else may yield what is moved.
   """
   by_picks: dict[frozenset[str], Cut] = {}
   for cut in same:
@@ -225,4 +227,4 @@ def _ends(graph: Graph, same: Sequence[Cut]) -> list[Cut]:
       by_picks[picked] = cut
   own = sorted(by_picks.items(), key=lambda x: len(x[0]))
   found = [own[0][1], own[-1][1]]
-  return [*found, min(same, key=lambda cut: len(cut.nodes))]
+  return [*found, min(same, key=lambda cut: len(cut.nodes))] if limits.fewest else found
