@@ -114,7 +114,6 @@ def optimize(
   emit: events.Emit | None = None,
   journal: str | Path | None = None,
   stop: Callable[[], bool] | None = None,
-  tiled: bool | None = None,
   shapes: Mapping[str, Sequence[int]] | None = None,
   check: bool = True,
   model_check: bool = True,
@@ -145,8 +144,6 @@ def optimize(
           after a crash.
       stop: polled by the search; when it returns true, the search ends with the best found so far, and
           the model is written with that.
-      tiled: also search regions in which two activations are contracted (attention), which may take
-          minutes; default: where kernels are timed, for their times are predicted only roughly.
       shapes: the sizes at which a dynamic dimension will be used, by its name in the model (default 1,
           16 and 256): kernels are right at every size, and a region is replaced if they are faster at
           all of these.
@@ -198,11 +195,11 @@ def optimize(
         raise MirageError("OPTION_INVALID", "locked needs an output and its lock")
       recorded = read_lock(lock_path)
       targets = check_same(
-        recorded, loaded, target=target, margin=margin, tiled=tiled, shapes=checked_sizes(shapes or {}),
+        recorded, loaded, target=target, margin=margin, shapes=checked_sizes(shapes or {}),
         external=external, steps=steps,
       )  # fmt: skip
       o = recorded.options
-      margin, tiled, shapes, external, measure = o.margin, o.tiled, o.shapes, o.external, o.measured
+      margin, shapes, external, measure = o.margin, o.shapes, o.external, o.measured
     if recorded is None:
       targets = rated.with_rates(targets, measure, emit or events.silent)
     used, several, asked = targets[0], joined(targets) if len(targets) > 1 else "", margin
@@ -214,7 +211,7 @@ def optimize(
       used, margin, 300.0 if budget_s is None else budget_s, workers, measure,
       journal=Path(journal) if journal is not None else None,
       stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
-      tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
+      shapes=checked_sizes(shapes or {}), began=start,
       streamed=target_path is not None, emulate=recorded is not None or not measure, lock=recorded,
       steps=steps,
     )  # fmt: skip

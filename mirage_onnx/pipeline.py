@@ -71,14 +71,14 @@ class Options:
   """What a run may be told. ``measure``: time candidates on the present GPU.
 
   ``journal``: a file that keeps what the search has found, and from which it goes on. ``stop``:
-  polled by the search; a reason that it returns ends the search with what it has. ``tiled``: also
-  regions in which two activations are contracted. ``shapes``: the sizes at which a dimension that
-  only a run knows is declared to be used. ``every``: to test kernels, as if ONNX Runtime had none: what
-  verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of the whole
-  run, ``began`` (of ``time.monotonic``) its start, where that was before ``run``. ``emulate``: a predicted
-  choice is run once before it ships. ``streamed``: copies of large weights are left to ``save_model``.
-  ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what other targets
-  replace in the same file: a region is one of these, or has no node of them. ``steps``: how it was loaded.
+  polled by the search; a reason that it returns ends the search with what it has. ``shapes``: the sizes
+  at which a dimension that only a run knows is declared to be used. ``every``: to test kernels, as if ONNX
+  Runtime had none: what verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of
+  the whole run, ``began`` (of ``time.monotonic``) its start, where that was before ``run``. ``emulate``: a
+  predicted choice is run once before it ships. ``streamed``: copies of large weights are left to
+  ``save_model``. ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what
+  other targets replace in the same file: a region is one of these, or has no node of them. ``steps``: how it
+  was loaded.
   """
 
   target: Target
@@ -91,7 +91,6 @@ class Options:
   pool: int = NAME_POOL
   journal: Path | None = None
   stop: Callable[[], Stop | None] = never
-  tiled: bool = False
   shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
   every: bool = False
   streamed: bool = False
@@ -160,9 +159,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     program = import_model(loaded)
   with stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
-    timed = options.measure or options.lock is not None
-    limits = limits_of(tiled=options.tiled, steps=bool(options.steps), timed=timed)
-    limits = replace(limits, single=options.every, reductions=timed)
+    limits = limits_of(steps=bool(options.steps), timed=options.measure)
+    limits = replace(limits, single=options.every, reductions=options.measure)
     end = inf if options.lock is not None else max(budget.search, time.monotonic() + LEAST_MATCH_S)
     find = lambda: find_candidates(program, limits, declared.typical, end).beside(options.beside)  # noqa: E731
     typical = program.sized(declared.typical)

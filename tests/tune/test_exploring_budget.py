@@ -24,7 +24,7 @@ from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.target import get_target
 from mirage_onnx.tune import arriving, exploring
 from mirage_onnx.tune.baseline import alone_us, node_times_us, ranking_table, with_floors
@@ -61,7 +61,7 @@ class Clock:
 def bert():
   target = get_target("h200")
   program = import_model(load_model(encoder(BERT, 512, 8, layers=4)))
-  candidates = find_candidates(program, replace(TILED, reductions=True)).candidates
+  candidates = find_candidates(program, replace(TIMED, reductions=True)).candidates
   node_us = with_floors(node_times_us(program, ranking_table(target)), program, target)
   return program, grouped(candidates, node_us), node_us, alone_us(program, target), target
 

@@ -93,7 +93,7 @@ def test_rows_that_a_run_picks(net):
   rows = net.Unsqueeze(net.input(4, dtype=np.int64), [1])
   products = net.MatMul(net.GatherND(net.weight(3, 48, 64), rows), net.Exp(net.input(4, 64, 1)))
   loaded = load_model(net.model(net.Tanh(products)))
-  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=True))
+  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0))
   ((_, outcome),) = run.chosen
   region, gpu = outcome.region, EmulatedGpu()
   data, oracle = drawn(loaded, region)
