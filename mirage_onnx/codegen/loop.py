@@ -250,8 +250,9 @@ class LoopEmitter:
     *steps, refill = self.steps.by_column[column]
     weighed = [s for s in steps if isinstance(s, do.Weigh)]
     with writer.loop("n", plan.column_tiles(column)) as n, writer.scope(plan.column_tiles(column) == 1):
-      for step in weighed:
-        writer.line(f"float sum{step.index}[{self.by_index[step.index].row_tiles}][4] = {{}};", step.index)
+      for weigh in weighed:
+        index = weigh.index
+        writer.line(f"float sum{index}[{self.by_index[index].row_tiles}][4] = {{}};", index)
       with writer.loop("u", plan.parts) as u:
         for step in steps:
           if isinstance(step, do.Widen):
@@ -265,8 +266,8 @@ class LoopEmitter:
             with writer.loop("i", acc.row_tiles) as i:
               to = f"sum{acc.index}[{i}]" if a in self.steps.behind else f"acc{acc.index}[{i}][{n}]"
               writer.line(f"mma_step({to}, p{a}[0], p{a}[1], r{b}[{u}][{i}]);", step.index)
-      for step in weighed:
-        self._weigh(step, stage, n)
+      for weigh in weighed:
+        self._weigh(weigh, stage, n)
       assert isinstance(refill, do.Refill)
       self.ring.fetch(stage, refill.loads, ahead=True, tile=n)
 
