@@ -139,7 +139,7 @@ def gpu_id() -> str:
     d = _driver()
     if int(d.cuInit(0)[0]) != 0:
       return "0"
-    return bytes(_ok(d.cuDeviceGetUuid(_ok(d.cuDeviceGet(0)))).bytes).hex() or "0"
+    return bytes(ok(d.cuDeviceGetUuid(ok(d.cuDeviceGet(0)))).bytes).hex() or "0"
   except Exception:  # as of ``present_gpus``
     return "0"
 
