@@ -22,6 +22,7 @@ from mirage_onnx.api_reports import check_budget, check_page, reduce, report_pag
 from mirage_onnx.asked_targets import asked_targets, present_target, warn_of_gpus
 from mirage_onnx.branch_price import paying
 from mirage_onnx.cluster_compiler import compiling_on
+from mirage_onnx.cluster_timer import timing_on
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
@@ -47,6 +48,7 @@ from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.search_workers import check_workers
 from mirage_onnx.several_targets import run_several
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, joined
@@ -182,6 +184,7 @@ def optimize(
   if page is not None:
     check_page(Path(page), source, target_path)
   with ExitStack() as ends, readable(model) as given, CheckProcess() as checks, compiling_on(workers):
+    ends.enter_context(timing_on(workers, measured=measure))
     shapes, one = sizes_of_steps(given, shapes or {}, steps)
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
@@ -229,6 +232,10 @@ def optimize(
     racer = ends.enter_context(_racer()) if gated else None
     if racer and loaded.path:
       emit = racer.beginning(loaded.path, emit or events.silent)
+    if measure and recorded is None and cache_folder("results"):
+      from mirage_onnx.verify.weights import hash_beside
+
+      hash_beside(loaded)
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
       run, options = run_several(loaded, options, targets, emit or events.silent, locks)

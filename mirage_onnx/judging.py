@@ -4,7 +4,7 @@ Where kernels are timed, outcomes are told as they come: first of all what may g
 is found soon, for a GPU waits for them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -64,10 +64,12 @@ def search_outcomes(
   workers: int | str | None = None,
   tell: Callable[[Outcome], None] | None = None,
   preferred: Callable[[], Sequence[str]] = tuple,
+  settled: Container[str] = (),
 ) -> dict[str, Outcome]:
   """All of ``outcomes`` that are not refused, searched; ``tell`` is told each as soon as it is known.
 
-  ``preferred``: the keys of what is most wanted, asked whenever a worker is free.
+  ``preferred``: the keys of what is most wanted, asked whenever a worker is free. ``settled``: those whose
+  terms are not checked again.
   """
   terms, found = TermChecks(), dict(outcomes)
   for key, o in outcomes.items():
@@ -77,7 +79,7 @@ def search_outcomes(
       found[key] = o = replace(o, result=late, rejection=refusal)
       if tell:
         tell(o)
-    elif o.rejection is None:
+    elif o.rejection is None and key not in settled:
       made = guarded("check of terms", o.region.nodes, partial(with_right_terms, o, terms))
       found[key] = o = replace(o, rejection=made) if isinstance(made, Rejection) else made
       if tell and o.rejection is not None:

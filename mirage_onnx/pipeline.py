@@ -162,15 +162,18 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     limits = limits_of(steps=bool(options.steps), timed=options.measure)
     limits = replace(limits, single=options.every, reductions=options.measure)
     end = inf if options.lock is not None else max(budget.search, time.monotonic() + LEAST_MATCH_S)
-    matches = find_candidates(program, limits, declared.typical, end).beside(options.beside)
+    find = lambda: find_candidates(program, limits, declared.typical, end).beside(options.beside)  # noqa: E731
     typical = program.sized(declared.typical)
     node_us = _node_us(typical, options)
     if options.measure and not options.every and options.lock is None:
-      from mirage_onnx.tune.node_times import measured_node_us
+      from mirage_onnx.tune.node_times import timed_beside
 
-      asked = {n for c in matches.candidates for n in c.nodes if node_us.get(n) != 0.0}
-      until = time.monotonic() + NODES_SHARE * options.budget_s
-      node_us |= measured_node_us(loaded, typical, asked, options.target, until=until)
+      nodes_of = lambda found: {n for c in found.candidates for n in c.nodes}  # noqa: E731
+      asked, until = {n for n, us in node_us.items() if us}, time.monotonic() + NODES_SHARE * options.budget_s
+      matches, us = timed_beside(find, nodes_of, loaded, typical, asked, options.target, until=until)
+      node_us |= us
+    else:
+      matches = find()
     outcomes = grouped(matches.candidates, node_us)
     if options.lock is None:
       outcomes = _refused(outcomes, node_us, program, declared, options)
@@ -214,7 +217,7 @@ def _optimized(
       setting = Setting(options.target, options.bound, budget.search, hooks, timed=options.measure)
       return search_outcomes(
         loaded, outcomes, setting, judge, weights, workers=options.workers, tell=tell,
-        preferred=lambda: asks.preferred if asks else (),
+        preferred=lambda: asks.preferred if asks else (), settled=kept.settled if kept else (),
       )  # fmt: skip
 
   with ExitStack() as stages, ExitStack() as threads:
@@ -253,6 +256,7 @@ def _optimized(
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
       checks=Ends(budget.checks), detail=detail, predicted_margin=options.margin,
       patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving, kept=kept,
+      helpers=threads,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
     rival: tuple[Chosen, ...] = ()

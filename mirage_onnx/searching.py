@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from itertools import count as count_from
 from math import inf
 from pathlib import Path
@@ -25,6 +26,7 @@ from pathlib import Path
 import onnx
 
 from mirage_onnx import deadline
+from mirage_onnx.cores import available_cores
 from mirage_onnx.events import Emit, Event, WorkEnded, WorkStarted
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel
@@ -149,6 +151,8 @@ def search_all(
   kept = KeptResults(None if setting.structures else cache_folder("results"), _kept_setting(setting))
   seconds, digests, known = setting.seconds_left, dict[int, str](), dict[int, SearchResult]()
   with suppress(deadline.OverdueError), deadline.until(setting.deadline):
+    if kept.folder:
+      weights.hash_ahead([*regions, *chain.from_iterable(own)], available_cores())
     for i, region in enumerate(regions if kept.folder else ()):
       # What is found depends on the weights of the twins too.
       asked = [repr(worths[i])] if worths[i] < inf else []

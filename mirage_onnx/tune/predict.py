@@ -8,6 +8,9 @@ from mirage_onnx.superopt.expected_time import expected_us, slower_text
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.target import Target
 
+#: Why a region stays that the search had no time for.
+NO_TIME = "the time ended before a program was verified"
+
 
 def as_expected(region: Region, result: SearchResult, target: Target) -> SearchResult:
   """The result with expected times, in their order."""
@@ -35,7 +38,7 @@ def refuse_result(
 
   if not result.candidates:
     if result.report.stop is Stop.BUDGET:
-      return Rejection("BUDGET", "the time ended before a program was verified", nodes)
+      return Rejection("BUDGET", NO_TIME, nodes)
     if result.report.stop is Stop.INTERRUPTED:
       return Rejection("INTERRUPTED", "the run was stopped before a program was verified", nodes)
     if unproven := result.report.refused_slow:

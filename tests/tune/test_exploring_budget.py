@@ -16,6 +16,7 @@ import pytest
 from real_layers import BERT, encoder
 
 from mirage_onnx import deadline
+from mirage_onnx.choosing.choice_process import RoughHere
 from mirage_onnx.choosing.disappearing import disappearing
 from mirage_onnx.choosing.partition import choose
 from mirage_onnx.cost.region_work import region_work
@@ -100,10 +101,11 @@ class World:
     begun = self.clock.ahead
     self.asked.clear()
     expected = Expectations(self.node_us, lambda o: self.kinds[o.region.key], lambda r: self.roofs[r.key])
+    choice = RoughHere(self.program, self.node_us, self.alone)
     found, why = exploring.explored(
       self.program, self.outcomes, self.node_us, self.alone, expected, self.tune,
       ends=Ends(self.clock.now() + seconds), late=lambda o: Rejection("BUDGET", "late", ()),
-      patience=patience, first=PredictedFirst(self.program, self.node_us, self.alone, 0.2),
+      patience=patience, first=PredictedFirst(choice, self.node_us, 0.2),
     )  # fmt: skip
     timed = [o for o in found.values() if o.measured and o.rejection is None]
     return self.gain_us(timed), self.clock.ahead - begun, why

@@ -140,10 +140,10 @@ def timed(monkeypatch, *looks):
 @pytest.mark.parametrize(
   ("looks", "choice"),
   [
-    ([(12.0, 10.0), (30.0, 10.0, 12.0)], 1),
-    ([(12.0, 10.0), (30.0, 10.1, 10.0)], 0),
-    ([(12.0, 10.0), (30.0, 10.0, 10.0)], 0),
-    ([(9.9, 9.8), (9.8, 9.9, 9.85)], None),
+    ([(30.0, 12.0, 10.0), (30.0, 10.0, 12.0)], 1),
+    ([(30.0, 12.0, 10.0), (30.0, 10.1, 10.0)], 0),
+    ([(30.0, 12.0, 10.0), (30.0, 10.0, 10.0)], 0),
+    ([(9.8, 9.9, 9.8), (9.8, 9.9, 9.85)], None),
   ],
   ids=["fastest", "fastest in the end", "a tie is the canonical first's", "no gain"],
 )
@@ -164,7 +164,7 @@ def test_choice(small, monkeypatch, looks, choice):
 def test_further_looks(small, monkeypatch):
   loaded, run = small
   ((_, outcome),) = run.chosen
-  timed(monkeypatch, (10, 12), (10, 12, 8), (8, 10, 12, 11), (30, 8, 10, 11, 12))
+  timed(monkeypatch, (30, 10, 12), (10, 12, 8), (8, 10, 12, 11), (30, 8, 10, 11, 12))
   first, second, third, fourth = (replace(outcome.compiled) for _ in range(4))
   asked = []
 
