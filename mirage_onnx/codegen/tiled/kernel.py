@@ -32,8 +32,9 @@ from mirage_onnx.codegen.whole_text import source_of
 from mirage_onnx.instructions import INSTRUCTIONS
 from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.lower.feed import Feed
+from mirage_onnx.lower.issued import in_pairs
 from mirage_onnx.lower.read_ahead import is_overtaken
-from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, Held, ThreadBarrier, ThreadStep
+from mirage_onnx.lower.steps import Advance, Copy, Fetch, GatherRanks, Held, ThreadBarrier, ThreadStep
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
@@ -197,8 +198,16 @@ class _Emitter:
       names.beside = bool(names.late and names.late.behind) and n == 0
       self._steps(ahead, first, end)
     names.whole = names.beside = False
+    if self.plan.lowering.under_way:
+      issue(names, self._shared_by_rows())
     self._complete()
     ahead.end()
+
+  def _shared_by_rows(self) -> list[Held]:
+    """Loads behind the loop that have a lane's columns only: under way while its last products run."""
+    lowering, issued = self.plan.lowering, self.values.issued
+    held = (s.to for s in self.threads.steps.after if isinstance(s, Fetch) and s.to not in issued)
+    return [h for h in held if not h.form.g and lowering.warps.registers(h.form) > 1 and in_pairs(lowering, h)]
 
   def _steps(self, ahead: SharedRing, first: str, end: str) -> None:
     writer = self.writer

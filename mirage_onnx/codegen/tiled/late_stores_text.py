@@ -96,22 +96,26 @@ class LateStores:
       if word == "w":
         to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
         there = f"{i} * 8 < late_rows && {j} * {8 * QUAD_TILES} < late_columns"
-        w.writer.line(f"if ({there}) ptx::st_v4({to}, ptx::U4{{o{q}x, o{q}y, o{q}z, o{q}w}});")
+        w.writer.line(f"const unsigned pairs{q}[{QUAD_TILES}] = {{o{q}x, o{q}y, o{q}z, o{q}w}};")
+        w.writer.line(f"const ptx::U4 eight{q} = quad_turned(pairs{q}, t);")
+        w.writer.line(f"if ({there}) ptx::st_v4({to}, eight{q});")
 
   def store(self, w: ValueWriter, step: str = "") -> None:
     """What is kept; a part of it in each ``step``."""
     i, j = f"n / {self.columns}", f"n % {self.columns}"
     there = [f"{i} * 8 < late_rows", f"{j} * {8 * QUAD_TILES} < late_columns"]
-    when = [f"{step} == n * {min(self.steps, 2 * self._count)} / {self._count}"] if step else []
+    when = f"if ({step} == n * {min(self.steps, 2 * self._count)} / {self._count})"
     w.writer.line("#pragma unroll")
-    with w.writer.block(f"for (int n = 0; n < {self._count}; ++n)"):
+    with w.writer.block(f"for (int n = 0; n < {self._count}; ++n)"), w.writer.scope(bool(step), when):
       to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
-      if not self.behind:
-        w.writer.line(f"if ({' && '.join([*when, *there])}) ptx::st_v4({to}, late[{i}][{j}]);")
-      else:
-        for word in "xyzw":
-          w.writer.line(f"const unsigned {word} = {self._computed(w, f'late[{i}][{j}].{word}', word)};")
-        w.writer.line(f"if ({' && '.join(there)}) ptx::st_v4({to}, ptx::U4{{x, y, z, w}});")
+      own = [f"late[{i}][{j}].{word}" for word in "xyzw"]
+      if self.behind:
+        for n, word in enumerate("xyzw"):
+          w.writer.line(f"const unsigned {word} = {self._computed(w, own[n], word)};")
+        own = list("xyzw")
+      w.writer.line(f"const unsigned pairs[{QUAD_TILES}] = {{{', '.join(own)}}};")
+      w.writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
+      w.writer.line(f"if ({' && '.join(there)}) ptx::st_v4({to}, eight);")
 
   def _computed(self, w: ValueWriter, pair: str, name: str) -> str:
     """The results of a packed pair of what is kept."""

@@ -91,10 +91,10 @@ def store_quads(
       spot = Spot(writer, w.pieces, warps, form, place)
       low, high = (w.element(w.late.kept if w.late else index, spot.half(e)) for e in (0, 1))
       writer.line(f"pairs[{n}] = {kind}::pack({low}, {high});", index)
-    writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
     if w.late:
-      writer.line(f"late[{i}][{j}] = eight;", index)
+      writer.line(f"late[{i}][{j}] = {{pairs[0], pairs[1], pairs[2], pairs[3]}};", index)
     else:
+      writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
       spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
       spot.declare(q for q in own.values() if q != p)
       _column(w, form, spot, j, each)
