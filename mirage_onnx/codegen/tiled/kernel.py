@@ -189,10 +189,7 @@ class _Emitter:
     begin_late(self.values)
     names = self.values
     kept = dict(names.names), set(names.issued), set(names.zeroed)
-    loops = turns.loops if turns else ((names.first, "steps", False),)
-    if names.late and (some := names.late.first_steps):
-      loops = ((names.first, str(some), False), (str(some), "steps", False))
-    for n, (first, end, whole) in enumerate(loops):
+    for n, (first, end, whole) in enumerate(self._loops(turns)):
       names.whole = whole
       names.names, names.issued, names.zeroed = dict(kept[0]), set(kept[1]), set(kept[2])
       names.beside = bool(names.late and names.late.behind) and n == 0
@@ -202,6 +199,15 @@ class _Emitter:
       issue(names, self._shared_by_rows())
     self._complete()
     ahead.end()
+
+  def _loops(self, turns: TurnsText | None) -> Sequence[tuple[str, str, bool]]:
+    """The first step, the end, and whether masks hide nothing, of the loops one after the other."""
+    names = self.values
+    if turns:
+      return turns.loops
+    if names.late and (some := names.late.first_steps):
+      return ((names.first, str(some), False), (str(some), "steps", False))
+    return ((names.first, "steps", False),)
 
   def _shared_by_rows(self) -> list[Held]:
     """Loads behind the loop that have a lane's columns only: under way while its last products run."""
