@@ -50,7 +50,8 @@ def load_quads(w: ValueWriter, held: Held, name: str, view: TensorText, own: Map
     spot.declare(q for q in own.values() if q != p)
     _column(w, form, spot, j, each)
     load = f"ptx::ld_v4({view.address(w.global_index(view, own, spot))})"
-    value = chosen(spot.exists(own.values()), load, "ptx::U4{}")
+    only = [is_own(w, i, j, columns)] if w.apart else []
+    value = chosen([*only, *spot.exists(own.values())], load, "ptx::U4{}")
     writer.line(f"e{name}[{i}][{j}] = {value};", held.index)
   w.declare(held)
   with writer.loop("i", rows) as i, writer.loop("j", columns) as j, writer.scope(rows == columns == 1):

@@ -1,5 +1,8 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES, is_own
 from mirage_onnx.codegen.tiled.spot import Spot, digit
@@ -10,6 +13,7 @@ from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
 from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 
 
@@ -114,8 +118,41 @@ def publish(w: ValueWriter, step: do.Publish) -> None:
     index = w.ops[index].args[0]
   form = w.lowering.forms[step.index]
   tile = w.lowering.tiles[step.tile]
+  if w.apart and w.ops[step.index].op in CLUSTER:
+    _publish_apart(w, index, form, tile)
+    return
   with w.walk(form) as spot:
     w.writer.line(f"{tile.name}[{_slot(w, spot, form)}] = {w.element(index, spot)};", index)
+
+
+def _publish_apart(w: ValueWriter, index: int, form: Form, tile: SharedTile) -> None:
+  """What other ranks have of a tile, 16 bytes at a time."""
+  with _quads(w, form) as (i, j, columns), w.writer.block(f"if (!({is_own(w, i, j, columns)}))"):
+    for half, pairs in _halves(w, form, i, j):
+      four = ", ".join(w.element(index, spot) for spot in pairs)
+      place = f"({total(times(i, columns), j)}) * 2 + {half}"
+      w.writer.line(f"publish_four<{_threads(w)}>({tile.name}, {place}, {four});", index)
+
+
+def _threads(w: ValueWriter) -> int:
+  return 32 * w.lowering.warps.total
+
+
+@contextmanager
+def _quads(w: ValueWriter, form: Form) -> Iterator[tuple[str, str, int]]:
+  """The tiles of four times eight columns that ranks share out, and how many columns of them there are."""
+  rows, columns = w.lowering.warps.tiles(form.g, 8), w.lowering.warps.tiles(form.t, 8) // QUAD_TILES
+  with w.writer.loop("i", rows) as i, w.writer.loop("j", columns) as j:
+    yield i, j, columns
+
+
+def _halves(w: ValueWriter, form: Form, i: str, j: str) -> Iterator[tuple[int, list[Spot]]]:
+  """The elements of a lane of one such tile, four by four."""
+  units = {f"q_{q.name}": "0" for q in form.rest}
+  for half in range(2):
+    at = [(str(QUAD_TILES // 2 * half + n), str(e)) for n in range(2) for e in range(2)]
+    places = [{**units, "i": i, "j": total(times(j, QUAD_TILES), n), "e": e} for n, e in at]
+    yield half, [Spot(w.writer, w.pieces, w.lowering.warps, form, place) for place in places]
 
 
 def gather(w: ValueWriter, step: do.Gather) -> None:
@@ -144,15 +181,20 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
     with w.walk(form) as spot:
       _gather(w, step, held, spot)
     return
-  w.declare(held, "0.0f")
-  writer, warps = w.writer, w.lowering.warps
-  rows, columns = warps.tiles(form.g, 8), warps.tiles(form.t, 8) // QUAD_TILES
-  units = {f"q_{q.name}": "0" for q in form.rest}
-  with writer.loop("i", rows) as i, writer.loop("j", columns) as j:
-    own = is_own(w, i, j, columns)
-    with writer.block(f"if ({own})"), writer.loop("n", QUAD_TILES) as n, writer.loop("e", 2) as e:
-      place = {**units, "i": i, "j": total(times(j, QUAD_TILES), n), "e": e}
-      _gather(w, step, held, Spot(writer, w.pieces, warps, form, place))
+  name, index = w.declare(held), w.ops[step.index].args[0]
+  tile, rule = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op)
+  with _quads(w, form) as (i, j, columns):
+    halves = list(_halves(w, form, i, j))
+    for _, spots in halves:
+      for spot in spots:
+        value = w.taken(w.ops[step.index], w.element(index, spot))
+        w.writer.line(f"{name}{spot.subscript(form)} = {value};", index)
+    with w.writer.block(f"if ({is_own(w, i, j, columns)})"):
+      for half, spots in halves:
+        own = ", ".join(f"{name}{spot.subscript(form)}" for spot in spots)
+        call = f"gather_four<{rule}, {w.lowering.ranks}, {_threads(w)}>"
+        place = f"({total(times(i, columns), j)}) * 2 + {half}"
+        w.writer.line(f"{call}({tile.name}, {place}, {own});", step.index)
 
 
 def _gather(w: ValueWriter, step: do.GatherRanks, held: Held, spot: Spot) -> None:

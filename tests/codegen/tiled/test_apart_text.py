@@ -31,8 +31,9 @@ NOT = {
 def test_each_rank_has_a_part(name):
   text, ranks = emit(CASES[name]).text, CASES[name].params[0].cluster
   own = [line for line in text.splitlines() if "ptx::cluster_rank() == " in line]
-  assert len(own) == 2, "what it sums and what it saves"
-  assert f"cluster_reduce<Sum, {ranks}>" in text and "cluster_rank() == 0)" not in text
+  told = [line for line in own if "if (!(" in line]
+  assert len(told) == 1 and len(own) == 3, "what it tells, what it sums and what it saves"
+  assert f"gather_four<Sum, {ranks}, " in text and "cluster_rank() == 0)" not in text
 
 
 @pytest.mark.parametrize("name", NOT)
