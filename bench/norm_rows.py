@@ -130,7 +130,8 @@ def main():
       work = list(sources(size, text))
       images = compile_many([source for _, source in work], H100, len(sched_getaffinity(0)))
       made = [(*w, i) for w, i in zip(work, images, strict=True)]
-      print(size, kind, f"{len(work)} kernels, {sum(isinstance(i, Cubin) for i in images)} compile", flush=True)
+      compiled = sum(isinstance(i, Cubin) for i in images)
+      print(f"{size} {kind}: {len(work)} kernels, {compiled} compile", flush=True)
       if args.cpu:
         continue
       with gpu.scope():

@@ -213,7 +213,8 @@ class _Emitter:
     """Loads behind the loop that have a lane's columns only: under way while its last products run."""
     lowering, issued = self.plan.lowering, self.values.issued
     held = (s.to for s in self.threads.steps.after if isinstance(s, Fetch) and s.to not in issued)
-    return [h for h in held if not h.form.g and lowering.warps.registers(h.form) > 1 and in_pairs(lowering, h)]
+    several = (h for h in held if not h.form.g and lowering.warps.registers(h.form) > 1)
+    return [h for h in several if in_pairs(lowering, h)]
 
   def _steps(self, ahead: SharedRing, first: str, end: str) -> None:
     writer = self.writer

@@ -1,12 +1,12 @@
 """Results of a part that are stored in the steps of the next one, packed in registers until then.
 
 Behind a part all multiprocessors store at once, and the tensor cores wait for L2. So a lane keeps what it
-has, and stores 16 bytes at a time while the next products run; of the last part at the end. With ``late=2``
-it keeps the argument of the last functions (their one argument, rounded to the results' type), and these are
-computed there, too, beside the products: between one and the next, for a warp stands still at a product that
-the tensor cores have no place for yet. (4096x768x3072 with x N(x) behind it on an H100: 47.7 us, 45.8 stored
-late, 44.1 with functions between products; with all of a step's behind its four, and a branch for each step,
-52.7.)
+has, and quads exchange it and store 16 bytes at a time while the next products run; of the last part at the
+end. With ``late=2`` it keeps the argument of the last functions (their one argument, rounded to the results'
+type), and these are computed there, too, beside the products: between one and the next, for a warp stands
+still at a product that the tensor cores have no place for yet. (4096x768x3072 with x N(x) behind it on an
+H100: 47.7 us, 45.8 stored late, 44.1 with functions between products; with all of a step's behind its four,
+and a branch for each step, 52.7.)
 """
 
 from collections.abc import Mapping

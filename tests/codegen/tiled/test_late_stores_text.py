@@ -25,9 +25,7 @@ CASES = {
   ),
   "functions": by_wgmma(GELU, 256, 128, stages=3, teams=1, late=2, a0=397, a1=200, a2=520),
   "functions, more steps": by_wgmma(GELU, 128, 128, teams=1, late=2, a0=300, a1=1000, a2=200),
-  "functions, all columns there": by_wgmma(
-    GELU, 224, 128, stages=3, teams=1, late=2, a0=397, a1=200, a2=448
-  ),
+  "functions, all columns there": by_wgmma(GELU, 224, 128, stages=3, teams=1, late=2, a0=397, a1=200, a2=448),
   "functions in bf16": by_wgmma(
     GELU.replace("f16", "bf16"), 128, 192, warps=12, stages=3, teams=1, late=2, a0=397, a1=264, a2=264
   ),
