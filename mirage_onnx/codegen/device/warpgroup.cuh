@@ -117,13 +117,22 @@ PTX_DEVICE void publish_four(float* slots, int place, float a, float b, float c,
   float* to = slots + (place * Threads + ptx::thread()) * 4;
   *reinterpret_cast<ptx::U4*>(to) = {ptx::f32_to_bits(a), ptx::f32_to_bits(b), ptx::f32_to_bits(c), ptx::f32_to_bits(d)};
 }
-// A thread's own four, and those that the other ranks have there; in the order of ranks from this one on.
-template <class R, int Ranks, int Threads>
-PTX_DEVICE void gather_four(const float* slots, int place, float& a, float& b, float& c, float& d) {
+// The ranks of a cluster behind this one, from the next on. Known in front of branches by the own rank: in one of
+// rank 0 ptxas 13.0.88 takes ~rank & 1 for 0, and a rank added what lay in its own memory.
+template <int Ranks>
+PTX_DEVICE void other_ranks(int (&others)[Ranks - 1]) {
+  const int own = static_cast<int>(ptx::cluster_rank());
+#pragma unroll
+  for (int n = 1; n < Ranks; ++n) others[n - 1] = ptx::pinned(own + n < Ranks ? own + n : own + n - Ranks);
+}
+// A thread's own four, and those that the other ranks have there, in the order of `others`.
+template <class R, int Threads, int Others>
+PTX_DEVICE void gather_four(const float* slots, int place, const int (&others)[Others], float& a, float& b, float& c,
+                            float& d) {
   const float* from = slots + (place * Threads + ptx::thread()) * 4;
 #pragma unroll
-  for (unsigned n = 1; n < Ranks; ++n) {
-    const ptx::U4 v = ptx::dsmem_ld_v4(from, (ptx::cluster_rank() + n) % Ranks);
+  for (int n = 0; n < Others; ++n) {
+    const ptx::U4 v = ptx::dsmem_ld_v4(from, static_cast<unsigned>(others[n]));
     a = R::combine(a, ptx::bits_to_f32(v.x));
     b = R::combine(b, ptx::bits_to_f32(v.y));
     c = R::combine(c, ptx::bits_to_f32(v.z));

@@ -1,10 +1,9 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES, is_own
+from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES
 from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.tile_text import tile_element
@@ -127,32 +126,27 @@ def publish(w: ValueWriter, step: do.Publish) -> None:
 
 def _publish_apart(w: ValueWriter, index: int, form: Form, tile: SharedTile) -> None:
   """What other ranks have of a tile, 16 bytes at a time."""
-  with _quads(w, form) as (i, j, columns), w.writer.block(f"if (!({is_own(w, i, j, columns)}))"):
-    for half, pairs in _halves(w, form, i, j):
-      four = ", ".join(w.element(index, spot) for spot in pairs)
-      place = f"({total(times(i, columns), j)}) * 2 + {half}"
-      w.writer.line(f"publish_four<{_threads(w)}>({tile.name}, {place}, {four});", index)
+  for rank in range(w.lowering.ranks):
+    with w.writer.block(f"if (ptx::cluster_rank() != {rank})"):
+      for place, spots in _fours(w, form, rank):
+        four = ", ".join(w.element(index, spot) for spot in spots)
+        w.writer.line(f"publish_four<{_threads(w)}>({tile.name}, {place}, {four});", index)
 
 
 def _threads(w: ValueWriter) -> int:
   return 32 * w.lowering.warps.total
 
 
-@contextmanager
-def _quads(w: ValueWriter, form: Form) -> Iterator[tuple[str, str, int]]:
-  """The tiles of four times eight columns that ranks share out, and how many columns of them there are."""
-  rows, columns = w.lowering.warps.tiles(form.g, 8), w.lowering.warps.tiles(form.t, 8) // QUAD_TILES
-  with w.writer.loop("i", rows) as i, w.writer.loop("j", columns) as j:
-    yield i, j, columns
-
-
-def _halves(w: ValueWriter, form: Form, i: str, j: str) -> Iterator[tuple[int, list[Spot]]]:
-  """The elements of a lane of one such tile, four by four."""
+def _fours(w: ValueWriter, form: Form, rank: int) -> Iterator[tuple[int, list[Spot]]]:
+  """The elements of a lane that a rank has (``apart_text.py``), four by four, and where they are told."""
+  columns = w.lowering.warps.tiles(form.t, 8) // QUAD_TILES
   units = {f"q_{q.name}": "0" for q in form.rest}
-  for half in range(2):
-    at = [(str(QUAD_TILES // 2 * half + n), str(e)) for n in range(2) for e in range(2)]
-    places = [{**units, "i": i, "j": total(times(j, QUAD_TILES), n), "e": e} for n, e in at]
-    yield half, [Spot(w.writer, w.pieces, w.lowering.warps, form, place) for place in places]
+  for tile in range(rank * w.apart, (rank + 1) * w.apart):
+    for half in range(2):
+      first = tile % columns * QUAD_TILES + half * QUAD_TILES // 2
+      at = [(str(first + n), str(e)) for n in range(2) for e in range(2)]
+      places = [{**units, "i": str(tile // columns), "j": j, "e": e} for j, e in at]
+      yield 2 * tile + half, [Spot(w.writer, w.pieces, w.lowering.warps, form, place) for place in places]
 
 
 def gather(w: ValueWriter, step: do.Gather) -> None:
@@ -182,19 +176,18 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
       _gather(w, step, held, spot)
     return
   name, index = w.declare(held), w.ops[step.index].args[0]
-  tile, rule = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op)
-  with _quads(w, form) as (i, j, columns):
-    halves = list(_halves(w, form, i, j))
-    for _, spots in halves:
-      for spot in spots:
-        value = w.taken(w.ops[step.index], w.element(index, spot))
-        w.writer.line(f"{name}{spot.subscript(form)} = {value};", index)
-    with w.writer.block(f"if ({is_own(w, i, j, columns)})"):
-      for half, spots in halves:
+  tile, rule, ranks = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op), w.lowering.ranks
+  with w.walk(form) as spot:
+    value = w.taken(w.ops[step.index], w.element(index, spot))
+    w.writer.line(f"{name}{spot.subscript(form)} = {value};", index)
+  w.writer.line(f"int others{step.index}[{ranks - 1}];")
+  w.writer.line(f"other_ranks<{ranks}>(others{step.index});")
+  call = f"gather_four<{rule}, {_threads(w)}>({tile.name}"
+  for rank in range(ranks):
+    with w.writer.block(f"if (ptx::cluster_rank() == {rank})"):
+      for place, spots in _fours(w, form, rank):
         own = ", ".join(f"{name}{spot.subscript(form)}" for spot in spots)
-        call = f"gather_four<{rule}, {w.lowering.ranks}, {_threads(w)}>"
-        place = f"({total(times(i, columns), j)}) * 2 + {half}"
-        w.writer.line(f"{call}({tile.name}, {place}, {own});", step.index)
+        w.writer.line(f"{call}, {place}, others{step.index}, {own});", step.index)
 
 
 def _gather(w: ValueWriter, step: do.GatherRanks, held: Held, spot: Spot) -> None:
