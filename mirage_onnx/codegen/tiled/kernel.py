@@ -207,6 +207,8 @@ class _Emitter:
       return turns.loops
     if names.late and (some := names.late.first_steps):
       return ((names.first, str(some), False), (str(some), "steps", False))
+    if isinstance(self.threads.feed, Feed) and names.first == "0":
+      return (("0", "1", False), ("1", "steps", False))
     return ((names.first, "steps", False),)
 
   def _shared_by_rows(self) -> list[Held]:

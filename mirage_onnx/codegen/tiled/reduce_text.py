@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from mirage_onnx.codegen.index_text import times, total
+from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES
 from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail

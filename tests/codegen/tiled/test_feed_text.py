@@ -166,7 +166,7 @@ def test_teams_are_in_order():
   source = emit(c, FEW[2])
   lines = source.text.splitlines()
   without = "\n".join(line for line in lines if "ptx::bar_" not in line)
-  assert len(lines) == 2 + without.count("\n") + 1
+  assert len(lines) == 3 + without.count("\n") + 1  # to wait, and of the first step and of others to say
   tensors = {t.name: np.zeros([c.extents[a] for a in t.axes], np.float16) for t in c.graph.tensors}
   compile_kernels([source]).run(tensors)
   with pytest.raises(EmulationError, match="never written|not been waited for"):
