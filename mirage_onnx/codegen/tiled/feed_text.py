@@ -29,6 +29,8 @@ class FeedText(SharedRing):
   threads: ThreadGraph
   feed: Feed
   one: OneLaunch
+  #: The text of the first step, which asks for what is loaded behind the loop.
+  first: bool = True
 
   @property
   def parameters(self) -> list[str]:
@@ -199,7 +201,8 @@ class FeedText(SharedRing):
     if self.feed.teams > 1:
       after = f"step == steps - 1 && {self._unit('(turn + 1)')} < {self._units}"
       line(f"if ({after}) ptx::bar_arrive({self._order('turn + 1')}, {self._pair});")
-    if late := list(late_loads(self.values, self.threads)):
+    late, self.first = list(late_loads(self.values, self.threads)) if self.first else [], False
+    if late:
       with self.writer.block("if (step == 0)"):
         for held, view in late:
           prefetch(self.values, held, view, 32 * self.feed.warps)
