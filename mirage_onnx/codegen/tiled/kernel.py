@@ -12,9 +12,11 @@ from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.apart_text import parts_of_ranks
 from mirage_onnx.codegen.tiled.feed_text import FeedText
-from mirage_onnx.codegen.tiled.late_stores_text import late_stores
+from mirage_onnx.codegen.tiled.late_loads_text import late_loads
+from mirage_onnx.codegen.tiled.late_stores_text import BESIDE, late_stores
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
+from mirage_onnx.codegen.tiled.quads_text import issue_quads
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.spot import digits
@@ -197,6 +199,7 @@ class _Emitter:
     names.whole = names.beside = False
     if self.plan.lowering.under_way:
       issue(names, self._shared_by_rows())
+      self._issue_tiles()
     self._complete()
     ahead.end()
 
@@ -217,6 +220,19 @@ class _Emitter:
     held = (s.to for s in self.threads.steps.after if isinstance(s, Fetch) and s.to not in issued)
     several = (h for h in held if not h.form.g and lowering.warps.registers(h.form) > 1)
     return [h for h in several if in_pairs(lowering, h)]
+
+  def _issue_tiles(self) -> None:
+    """Loads behind the loop that are tiles, if a lane has registers for one beside what it sums."""
+    feed, names = self.threads.feed, self.values
+    found = list(late_loads(names, self.threads))
+    if not isinstance(feed, Feed) or names.late or len(found) != 1:
+      return
+    results, most = self.plan.lowering.warps.registers(found[0][0].form), (feed.registers or (0, 240))[1]
+    if BESIDE + results + results // 2 >= most:
+      return
+    ((held, view),) = found
+    self.writer.comment(f"%{held.index}: {view.tensor.name} is under way.")
+    issue_quads(names, held, view, names.own(held.index))
 
   def _steps(self, ahead: SharedRing, first: str, end: str) -> None:
     writer = self.writer

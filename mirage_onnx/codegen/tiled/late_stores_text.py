@@ -28,7 +28,7 @@ from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
 #: Registers of a thread beside results and what is kept of them.
-_BESIDE = 48
+BESIDE = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _late_stores(w: ValueWriter, threads: ThreadGraph) -> LateStores | None:
     return None
   results = warps.registers(form)
   stride = view.stride(form.g[0].axis)
-  if not isinstance(stride, int) or 3 * results // 2 + _BESIDE > feed.registers[1]:
+  if not isinstance(stride, int) or 3 * results // 2 + BESIDE > feed.registers[1]:
     return None
   rows, columns = warps.tiles(form.g, 8), warps.tiles(form.t, 8) // QUAD_TILES
   steps = lowering.assignment.pieces.most_steps

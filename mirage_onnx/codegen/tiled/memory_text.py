@@ -36,7 +36,7 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
   if not early:
     w.writer.comment(f"%{step.index}: {op.tensor}, {held.form.text}.")
   if w.lowering.warpgroup and pairs and not early and in_quads(w, held.form, view := w.view(op.tensor), own):
-    load_quads(w, held, w.name(held), view, own)
+    load_quads(w, held, view, own)
     return
   if pairs and not early:
     issue(w, (held,), note=False)

@@ -67,7 +67,8 @@ def nothing(op: str) -> str:
 
 @dataclass(slots=True)
 class ValueWriter:
-  """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way.
+  """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way; ``fetched``:
+  those of 16 bytes a lane, of which quads exchange.
 
   ``zeroed``: operands whose elements that do not exist have been made zeros (``tails.py``). ``first``: the
   step with which the loop begins. ``feed``: what others copy for those that compute.
@@ -83,6 +84,7 @@ class ValueWriter:
   writer: Writer
   names: dict[Held, str] = field(default_factory=dict)
   issued: set[Held] = field(default_factory=set)
+  fetched: set[Held] = field(default_factory=set)
   zeroed: set[Held] = field(default_factory=set)
   first: str = "0"
   feed: RingFeedText | None = None
