@@ -67,9 +67,9 @@ def nothing(op: str) -> str:
 
 @dataclass(slots=True)
 class ValueWriter:
-  """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way; ``fetched``:
-  those of 16 bytes a lane, of which quads exchange.
+  """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way.
 
+  ``fetched``: those of 16 bytes a lane, which quads exchange.
   ``zeroed``: operands whose elements that do not exist have been made zeros (``tails.py``). ``first``: the
   step with which the loop begins. ``feed``: what others copy for those that compute.
   ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
