@@ -194,7 +194,7 @@ class _Emitter:
     for n, (first, end, whole) in enumerate(self._loops(turns)):
       names.whole = whole
       names.names, names.issued, names.zeroed = dict(kept[0]), set(kept[1]), set(kept[2])
-      names.beside = bool(names.late and names.late.behind) and n == 0
+      names.beside = names.late is not None and n == 0
       self._steps(ahead, first, end)
     names.whole = names.beside = False
     if self.plan.lowering.under_way:
@@ -208,8 +208,9 @@ class _Emitter:
     names = self.values
     if turns:
       return turns.loops
-    if names.late and (some := names.late.first_steps):
-      return ((names.first, str(some), False), (str(some), "steps", False))
+    if names.late:
+      some = str(names.late.first_steps)
+      return ((names.first, some, False), (some, "steps", False))
     if isinstance(self.threads.feed, Feed) and names.first == "0":
       return (("0", "1", False), ("1", "steps", False))
     return ((names.first, "steps", False),)
@@ -241,8 +242,6 @@ class _Emitter:
       self.pieces.declare_step(writer, "step")
       issue(self.values, self.plan.issued.body)
       self._all(self.threads.steps.body, ahead)
-      if self.values.late and not self.values.late.behind:
-        self.values.late.store(self.values, "step")
       if products := self.plan.lowering.under_way:
         writer.line(f"ptx::wgmma_wait<{len(products)}>();")
       ahead.behind()

@@ -37,14 +37,13 @@ def test_right(monkeypatch, name):
   monkeypatch.setattr(tiled_kernels, "H200", FEW)
   near([CASES[name]], bound=2e-2)
   text = emit(CASES[name], FEW).text
-  # Of functions a step's text has each of its stores, and only the first steps' has any; else there are
-  # texts of the first step, the others and the end.
-  stores = 1 + text.count("const unsigned o") // 4 if "late=2" in text else 3
-  assert text.count("ptx::st_v4(late_to ") == text.count("ptx::st_v4(") == stores >= 2
+  # A step's text has each of its stores, only the first steps' has any, and that of the end has one.
+  stores = 1 + text.count("const ptx::U4 eight0") + text.count("const ptx::U4 eight1")
+  assert text.count("ptx::st_v4(late_to ") == text.count("ptx::st_v4(") >= stores >= 2
 
 
 def test_both_places_are_needed():
-  """In the first step and in the others those of all parts but the last, at the end those of the last."""
+  """In the steps those of all parts but the last, at the end those of the last."""
   c = CASES["few steps"]
   source = emit(c, FEW)
   lines = source.text.splitlines(keepends=True)
@@ -58,7 +57,7 @@ def test_both_places_are_needed():
     tensors["o0"][:] = np.nan
     compile_kernels([replace(source, text="".join(lines[:n] + lines[n + 1 :]))]).run(tensors)
     missing.append(np.isnan(tensors["o0"]))
-  assert len(missing) == 3 and all(m.any() for m in missing)
+  assert len(missing) >= 3 and all(m.any() for m in missing)
   assert (sum(m.astype(int) for m in missing) == 1).all()
 
 
