@@ -2,6 +2,7 @@
 
     python3 bench/genai_decoder.py [--out DIR] [--seconds 120] [--config llama3_8b_layer] [--bits 16]
                                    [--room 8192] [--length 4096] [--batch 1] [--fixed] [--keep] [--work DIR]
+                                   [--target h100]
 
 The graph is the builder's (``genai_graphs.py``), weights are random, the cache is one buffer with ``--room``
 rows. The folder is optimized as ``optimize MODEL_DIR`` does it, with its steps apart, in ``--seconds``. Then
@@ -10,8 +11,8 @@ cold (``Gpu.time_us``) and warm, and as runs of onnxruntime (``run_us``; ``host_
 starts them computes, which other work on the machine does not change); so is a prompt of 256 tokens. Beside
 them the graph with a branch but without kernels (``branch``), and the branch alone (``step``). What was
 searched when, the times of single kernels, how they lie in one replay and what nodes take on the host
-are in the record, too.
-Writes DIR/genai_CONFIG_BITS_bBATCH.json.
+are in the record, too. With ``--target h100`` kernels are chosen by predictions, without a run.
+Writes DIR/genai_CONFIG_BITS_bBATCH.json (``_predicted`` behind it).
 """
 
 import argparse
@@ -82,7 +83,7 @@ def measured(args, c, work):
   out.mkdir(exist_ok=True)
   seen = Seen(began)
   found = mirage_onnx.optimize(
-    source / "model.onnx", out / "model.onnx", target="local", budget_s=args.seconds,
+    source / "model.onnx", out / "model.onnx", target=args.target, budget_s=args.seconds,
     steps=args.room if args.fixed else True,
     shapes=shapes, model_check=not args.keep, check=False, emit=seen,
   )  # fmt: skip
@@ -95,7 +96,7 @@ def measured(args, c, work):
       found.report["regions"], key=lambda r: (r["status"] != "replaced", -(r["baseline_us"] or 0))
     )
   ]
-  row["measured"] = found.report["measured"]
+  row["measured"] = found.report.get("measured")
   proto = onnx.load(source / "model.onnx", load_external_data=False)
   row["share"], row["step"], row["weight_bytes"] = replaced_share(proto, found.model)
   row["custom"] = sum(n.domain.startswith("ai.mirage") for n in nodes_of(found.model.graph))
@@ -192,9 +193,11 @@ def main():
   parser.add_argument("--batch", type=int, default=1)
   parser.add_argument("--fixed", action="store_true", help="steps are for caches of --room rows only")
   parser.add_argument("--keep", action="store_true", help="keep what is no gain for the whole model")
+  parser.add_argument("--target", default="local", help="a GPU's name: chosen by predictions")
   args = parser.parse_args()
   c = replace(CONFIGS[args.config], bits=args.bits)
-  args.file = args.out / f"genai_{args.config}_{args.bits}_b{args.batch}{'_fixed' * args.fixed}.json"
+  how = "_fixed" * args.fixed + "_predicted" * (args.target != "local")
+  args.file = args.out / f"genai_{args.config}_{args.bits}_b{args.batch}{how}.json"
   record = {"facts": facts(), "row": measured(args, c, args.work / f"{args.config}{args.bits}")}
   write_text(args.file, json.dumps(record, indent=1, default=str) + "\n")
 

@@ -30,6 +30,8 @@ def chosen(monkeypatch):
 CASES = {
   "one row": lambda: norm(),
   "blocks of 128": lambda: norm(block=128, n=512),
+  "blocks of 128, zero points, an uneven depth": lambda: norm(12, 128 * 11, 200, block=128, zero=True),
+  "8 bits, blocks of 128, zero points": lambda: norm(2, bits=8, zero=True, block=128, n=256),
   "blocks of 16, 16 rows": lambda: norm(16, block=16, n=256),
   "zero points": lambda: norm(3, zero=True, n=256),
   "8 bits": lambda: norm(2, bits=8, block=64, n=256),

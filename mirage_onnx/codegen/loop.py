@@ -10,7 +10,7 @@ from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.packed_operands import statement
+from mirage_onnx.codegen.packed_operands import integers_statement, statement
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.block_ops import MAX, SUM
@@ -197,7 +197,8 @@ class LoopEmitter:
       assert packed is not None
       slot = f"x{i}[{stage}]{subscript(indices)}"
       texts[i] = packed.element(slot, part) if packed.repeat > 1 else slot
-    return statement(made, self.ops, to, texts, part, apart=index in self.steps.apart)
+    make = integers_statement if index in self.steps.behind else statement
+    return make(made, self.ops, to, texts, part, apart=index in self.steps.apart)
 
   def _pair_product(self, step: do.PairProduct, stage: str, part: str) -> None:
     index = step.index
@@ -247,7 +248,11 @@ class LoopEmitter:
     """The steps of every tile of a column axis."""
     plan, writer = self.plan, self.writer
     *steps, refill = self.steps.by_column[column]
+    weighed = [s for s in steps if isinstance(s, do.Weigh)]
     with writer.loop("n", plan.column_tiles(column)) as n, writer.scope(plan.column_tiles(column) == 1):
+      for weigh in weighed:
+        index = weigh.index
+        writer.line(f"float sum{index}[{self.by_index[index].row_tiles}][4] = {{}};", index)
       with writer.loop("u", plan.parts) as u:
         for step in steps:
           if isinstance(step, do.Widen):
@@ -259,10 +264,20 @@ class LoopEmitter:
             acc = self.by_index[step.into]
             a, b = operands(plan.kernel, self.ops[step.index])
             with writer.loop("i", acc.row_tiles) as i:
-              to = f"acc{acc.index}[{i}][{n}]"
+              to = f"sum{acc.index}[{i}]" if a in self.steps.behind else f"acc{acc.index}[{i}][{n}]"
               writer.line(f"mma_step({to}, p{a}[0], p{a}[1], r{b}[{u}][{i}]);", step.index)
+      for weigh in weighed:
+        self._weigh(weigh, stage, n)
       assert isinstance(refill, do.Refill)
       self.ring.fetch(stage, refill.loads, ahead=True, tile=n)
+
+  def _weigh(self, step: do.Weigh, stage: str, n: str) -> None:
+    """Sums over a step of the depth, times the scales of their columns, to the accumulators of a tile."""
+    acc, name = self.by_index[step.index], tag(self.ops[step.scales].dtype)
+    scales = ", ".join(f"x{step.scales}[{stage}][{n}][{h}]" for h in range(2))
+    with self.writer.loop("i", acc.row_tiles) as i:
+      to = f"acc{acc.index}[{i}][{n}], sum{acc.index}[{i}]"
+      self.writer.line(f"add_scaled<{name}>({to}, {scales});", step.index)
 
   def _uses_left(self) -> bool:
     return not self.plan.even and bool(self.steps.masked or any(a.merge is MAX for a in self.accumulators))

@@ -82,6 +82,18 @@ def one(half: DType) -> str:
   return f"static_cast<unsigned short>({'0x3c00' if half is DType.F16 else '0x3f80'})"
 
 
+def integers_statement(
+  scaled: Scaled, ops: Sequence[BlockOp], to: str, texts: Mapping[int, str], part: str, *, apart: bool
+) -> str:
+  """Makes eight integers, less their zero points, at ``to``, whose scales come later."""
+  found = [texts[scaled.integers], part]
+  found += [texts[scaled.zeros]] if scaled.zeros is not None else []
+  if apart:
+    return f"{to} = integers8_apart<{tag(scaled.half)}>({', '.join(found)});"
+  types = [tag(scaled.half), tag(ops[scaled.integers].dtype)]
+  return f"{to} = scaled8<{', '.join(types)}>({', '.join([*found[:2], one(scaled.half), *found[2:]])});"
+
+
 def statement(
   scaled: Scaled, ops: Sequence[BlockOp], to: str, texts: Mapping[int, str], part: str, *, apart: bool
 ) -> str:

@@ -85,15 +85,15 @@ def fill_of(
 
 
 def memory_time_us(
-  dram: Any, l2: Any, in_flight: Any, fill: Fill, target: Target, n: Arithmetic = ARRAYS, uneven: Any = 1.0
+  dram: Any, l2: Any, in_flight: Any, fill: Fill, target: Target, n: Arithmetic = ARRAYS
 ) -> Any:
   """Time that bytes take: ``l2`` loaded in all, ``dram`` of them from memory; L2 has a rate of its own too.
 
-  ``in_flight``: of a multiprocessor, not 0. ``uneven``: what the fullest one takes longer than the average.
+  ``in_flight``: of a multiprocessor, not 0.
   """
   peak = target.stream_tbps * 1e6 * fill.busy
   slow = peak / (in_flight * target.multiprocessors / LOADED_LATENCY_US)
   rate = peak / n.cbrt(1 + slow * slow * slow)
   l2_rate = target.l2_tbps * 1e6 * fill.busy
   again = n.most(0.0, l2 - dram)
-  return n.most(dram / rate * uneven + L2_SHARE * again / l2_rate, l2 / l2_rate)
+  return n.most(dram / rate + L2_SHARE * again / l2_rate, l2 / l2_rate)

@@ -190,6 +190,9 @@ def _streaming(threads: ThreadGraph, streamed: StreamedPlan, found: BlockCounts)
         acc = own[step.into]
         # An eight of the depth is two of the four slots of an instruction: 32 of it are two.
         found.mma += often * warps * 2 * acc.row_tiles * acc.column_tiles
+      case do.Weigh():
+        acc = own[step.index]
+        found.lanes += times * every * 4 * acc.row_tiles * acc.column_tiles
       case do.Update():
         found.lanes += often * every * 8 * prod(n for _, n in own[step.index].tiles)
   for step in behind.steps:

@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
-import numpy as np
-
 from mirage_onnx.cost.chip import (
   ARRAYS,
   NUMBERS,
@@ -52,10 +50,13 @@ BLOCK_START_US, WARP_START_US = 1.21e-3, 0.105e-3
 PARTS_ASSUMED = 16
 #: Combining the warps' partial results, per 16x8 accumulator tile of a block.
 COMBINE_US = 0.15
-#: What a step of a warp takes whose operands are packed, however many bytes are under way: its instructions
-#: wait for each other, its products for the one before. (14336x4096, one row, H100: 16 warps of one stage
-#: take 16.4 us, 8 of two 18.0, 4 of four 21.9, 2 of eight 30.6; bench/results/h100/packed_deep.json.)
-PACKED_STEP_US = 0.15
+#: Where operands are packed (a few bits each), fitted to 45 lists of numbers that were timed
+#: (bench/results/h200/packed_variants.json, h100/packed*.json): what a step of a warp takes, however many
+#: bytes are under way, for its instructions wait for each other; each stage but one; a cluster's exchange;
+#: a further wave of blocks.
+PACKED_STEP_US, PACKED_STAGE_US, PACKED_CLUSTER_US, PACKED_WAVE_US = 0.25, 0.15, 0.9, 1.25
+#: The share of what blocks read again (rows, and scales that share sectors) that comes from L2.
+PACKED_AGAIN = 1 / 3
 #: Rows of a tile of mma.
 _ROWS = 8
 #: Of scalar operations three quarters are hidden behind memory traffic.
@@ -252,7 +253,9 @@ def estimate(
     smem = warps * 512 * fragments
   ctas = blocks * cluster
   fill = fill_of(ctas, cluster, warps, registers, smem, target, n)
-  fixed = f.barriers * target.barrier_us + n.where(cluster > 1, CLUSTER_US, 0.0)
+  packed = f.lane_depth > 8
+  meet_us, wave_us = (PACKED_CLUSTER_US, PACKED_WAVE_US) if packed else (CLUSTER_US, WAVE_US)
+  fixed = f.barriers * target.barrier_us + n.where(cluster > 1, meet_us, 0.0)
   fixed = fixed + COMBINE_US * fragments
   fixed = fixed + ELEMENT_US * sum(count * n.ceil(size(axes) / threads) for axes, count in f.after)
   in_flight: Any = 0.0
@@ -264,14 +267,15 @@ def estimate(
     start_us = ctas * n.most(BLOCK_START_US, warps * WARP_START_US)
   else:
     many = n.most(0.0, n.least(fill.share, 8.0) - FREE_BLOCKS)
-    fixed = fixed + (BLOCK_US * many + WAVE_US * (fill.waves - 1))
+    fixed = fixed + (BLOCK_US * many + wave_us * (fill.waves - 1))
     steps = n.ceil(extents[kernel.loop] / (f.step * warps * cluster))
-    if f.lane_depth > 8:
-      fixed = fixed + PACKED_STEP_US * steps
+    if packed:
+      fixed = fixed + (PACKED_STEP_US * steps + PACKED_STAGE_US * (stages - 1))
     in_flight = fill.active * warps * n.least(stages, steps) * columns * 1024
   # Rows, and scales alone, one for a block of the depth, are not streamed: the peak is what limits them.
   streamed = n.where(in_flight > 0, in_flight, UNLIMITED)
-  memory_us = memory_time_us(f.dram_bytes, l2, streamed, fill, target, n, imbalance(f, fill.share))
+  loaded = f.dram_bytes + PACKED_AGAIN * (l2 - f.dram_bytes) if packed else l2
+  memory_us = memory_time_us(f.dram_bytes, loaded, streamed, fill, target, n)
   mma_us = flops / (target.mma_tflops * MMA.share * 1e6 * fill.busy)
   if f.wide:  # a lane of every group takes a row from another
     around = blocks * sum(32 * size(tuple({*axes} & {*f.b_loads})) * depth for axes, depth, _ in f.matmuls)
@@ -296,18 +300,6 @@ def _fragments(f: Features, local: Mapping[str, Any], n: Arithmetic) -> Any:
         tiles = tiles * n.ceil(local[a] / (8 if a in row_axes else 16))
       total = total + tiles
   return total
-
-
-def imbalance(f: Features, share: Any) -> Any:
-  """What the multiprocessors with most blocks take longer than the average, of numbers or arrays of them.
-
-  Of packed weights only, whose widening takes about as long as reading them: of 4096x14336 and one row
-  448 blocks of 32 columns took 18.5 us on an H100, 896 of 16 columns 16.4 us (3.4 and 6.8 blocks a
-  multiprocessor; bench/results/h100/packed.json).
-  """
-  if f.lane_depth == 8:
-    return 1.0
-  return np.maximum(1.0, np.ceil(share) / np.maximum(share, 1e-9))
 
 
 def ring_registers(f: Features, stages: Any, columns: Any, rows: Any) -> Any:

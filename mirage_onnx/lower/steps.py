@@ -138,6 +138,13 @@ class Widen(ThreadStep):
 
 
 @dataclass(frozen=True, slots=True)
+class Weigh(ThreadStep):
+  """A block's sums, of a contraction with integers, times their scales; adds to the accumulator ``index``."""
+
+  scales: int
+
+
+@dataclass(frozen=True, slots=True)
 class PairProduct(ThreadStep):
   """An operand of 16 bits that is the product of two loads of its type."""
 

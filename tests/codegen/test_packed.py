@@ -23,6 +23,10 @@ TEXT = """#include "ptx.cuh"
 #include "fragment.cuh"
 #include "numeric.cuh"
 #include "packed.cuh"
+template <class T, class L>
+PTX_DEVICE Eight<T> whole(const L& lane, int part, unsigned short, unsigned zero) {{
+  return integers8_apart<T>(lane, part, zero);
+}}
 PTX_KERNEL(256) k(const unsigned char* __restrict__ q, const unsigned short* __restrict__ s,
     const unsigned char* __restrict__ z, unsigned short* __restrict__ y, float* __restrict__ f) {{
   const int i = ptx::block_x() * 256 + ptx::thread();
@@ -39,9 +43,10 @@ PTX_KERNEL(256) k(const unsigned char* __restrict__ q, const unsigned short* __r
 """
 
 
-def kernel(dtype, half, apart):
+def kernel(dtype, half, apart, whole=False):
   tag, eights = dtype.upper(), EIGHTS[dtype]
   call = f"scaled8_apart<{half}>" if apart else f"scaled8<{half}, {tag}>"
+  call = f"whole<{half}>" if whole else call
   text = TEXT.format(tag=tag, eights=eights, half=half, call=call)
   return KernelSource("k", text, (1, 1, 1), 256, 1, 0, ("q", "s", "z", "y", "f"), False)
 
@@ -51,8 +56,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "half", "apart"), CASES)
-def test_widened(dtype, half, apart, rng):
+@pytest.mark.parametrize(
+  ("dtype", "half", "apart", "whole"),
+  [*((*c, False) for c in CASES), *((d, h, True, True) for d in (DType.Q4, DType.S4) for h in HALF)],
+)
+def test_widened(dtype, half, apart, whole, rng):
   low, high = dtype.integers
   each = 8 * EIGHTS[dtype]
   # 256 lanes: every integer with every zero point of 4 bits, and many of 8.
@@ -66,7 +74,9 @@ def test_widened(dtype, half, apart, rng):
     "q": packed(q, dtype), "s": scale.view(np.uint16), "z": packed(z, dtype),
     "y": np.full((256, each), 0xFFFF, np.uint16), "f": np.full((256, each), np.nan, np.float32),
   }  # fmt: skip
-  run_kernel(kernel(dtype, half, apart), tensors)
+  run_kernel(kernel(dtype, half, apart, whole), tensors)
+  if whole:  # the scale comes later
+    scale = np.ones_like(scale)
   # Exact in float64; fp32 holds it, so bf16 is rounded once.
   want = ((q - z[:, None]) * scale[:, None].astype(np.float64)).astype(HALF[half])
   got = tensors["y"].view(HALF[half]).reshape(256, -1, 8)

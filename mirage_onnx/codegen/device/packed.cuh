@@ -155,23 +155,23 @@ struct Fours<F16> {
   PTX_DEVICE Fours(unsigned zero, unsigned scale)
       : zeros(0x64006400u | twice(zero)), sixteenths(0xd400d400u | twice(zero << 4)), scales(twice(scale)) {}
   // Integers i and i + 4 of a word. In the higher four bits of a byte they are 16 times as much.
-  PTX_DEVICE unsigned pair(unsigned w, int i) const {
+  PTX_DEVICE unsigned whole(unsigned w, int i) const {
     const unsigned b = i < 2 ? w : w >> 8;
-    const unsigned whole =
-        i % 2 == 0 ? ptx::sub_f16x2(ptx::and_or(b, 0x000f000fu, 0x64006400u), zeros)
-                   : ptx::fma_f16x2(ptx::and_or(b, 0x00f000f0u, 0x64006400u), 0x2c002c00u, sixteenths);
-    return ptx::mul_f16x2(whole, scales);
+    return i % 2 == 0 ? ptx::sub_f16x2(ptx::and_or(b, 0x000f000fu, 0x64006400u), zeros)
+                      : ptx::fma_f16x2(ptx::and_or(b, 0x00f000f0u, 0x64006400u), 0x2c002c00u, sixteenths);
   }
+  PTX_DEVICE unsigned pair(unsigned w, int i) const { return ptx::mul_f16x2(whole(w, i), scales); }
 };
 
 template <>
 struct Fours<BF16> {
   unsigned zeros, scales;
   PTX_DEVICE Fours(unsigned zero, unsigned scale) : zeros(0xc300c300u | twice(zero)), scales(twice(scale)) {}
+  PTX_DEVICE unsigned whole(unsigned w, int i) const {
+    return ptx::fma_bf16x2(ptx::and_or(w >> (4 * i), 0x000f000fu, 0x43004300u), 0x3f803f80u, zeros);
+  }
   PTX_DEVICE unsigned pair(unsigned w, int i) const {
-    const unsigned integers = ptx::and_or(w >> (4 * i), 0x000f000fu, 0x43004300u);
-    const unsigned whole = ptx::fma_bf16x2(integers, 0x3f803f80u, zeros);
-    return ptx::fma_bf16x2(whole, scales, 0x80008000u);  // + -0: the product as it is
+    return ptx::fma_bf16x2(whole(w, i), scales, 0x80008000u);  // + -0: the product as it is
   }
 };
 
@@ -186,7 +186,27 @@ PTX_DEVICE Eight<T> scaled8_apart(const Lane<Q, Eights>& lane, int part, unsigne
   return e;
 }
 
-// The same in order.
+// Without a scale, which sums over them take later (add_scaled).
+template <class T, class Q, int Eights>
+PTX_DEVICE Eight<T> integers8_apart(const Lane<Q, Eights>& lane, int part, unsigned zero = Q4::kZero) {
+  const Fours<T> fours(zero, 0);
+  const unsigned w = lane.word(part);
+  Eight<T> e;
+  e.v = {fours.whole(w, 0), fours.whole(w, 1), fours.whole(w, 2), fours.whole(w, 3)};
+  return e;
+}
+
+// Accumulators of mma, d += sums times the scales of columns g (low) and g + 8 (high).
+template <class T>
+PTX_DEVICE void add_scaled(float (&d)[4], const float (&sums)[4], unsigned short low, unsigned short high) {
+  const float a = T::widen(low), b = T::widen(high);
+  d[0] = fmaf(sums[0], a, d[0]);
+  d[1] = fmaf(sums[1], a, d[1]);
+  d[2] = fmaf(sums[2], b, d[2]);
+  d[3] = fmaf(sums[3], b, d[3]);
+}
+
+// scaled8_apart in order.
 template <class T, class Q, int Eights>
 PTX_DEVICE Eight<T> scaled8(const Lane<Q, Eights>& lane, int part, unsigned short scale,
                             unsigned zero = Q::kZero) {
