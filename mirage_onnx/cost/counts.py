@@ -8,6 +8,7 @@ records them beside measured times.
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import ceil, prod
+from typing import Any
 
 from mirage_onnx.cost.chip import SECTOR_BYTES
 from mirage_onnx.instructions import WGMMA
@@ -33,7 +34,7 @@ IN_FLIGHT, UNROLLED = 10, 4
 
 @dataclass(slots=True)
 class BlockCounts:
-  """Of a block.
+  """Of a block, numbers or arrays of them.
 
   ``loaded_bytes``, ``stored_bytes``: from and to memory, elements apart from their neighbours as the sectors
   that they are in; ``shared_bytes``: to and from shared memory; ``requests``,
@@ -46,55 +47,55 @@ class BlockCounts:
   write a part of a sector each; ``folds``: reductions inside a warp, one after the other.
   """
 
-  blocks: int = 1
-  warps: int = 1
-  iterations: float = 1
-  stages: int = 1
-  smem_bytes: int = 0
-  held: int = 0
-  loaded_bytes: float = 0
-  stored_bytes: float = 0
-  shared_bytes: float = 0
-  requests: float = 0
-  shared_requests: float = 0
-  trips: float = 0
-  mma: float = 0
-  lanes: float = 0
-  special: float = 0
-  barriers: float = 0
-  cluster_barriers: float = 0
-  wgmma: float = 0
-  waited: float = 0
-  results: int = 0
-  partial: float = 0
-  folds: float = 0
+  blocks: Any = 1
+  warps: Any = 1
+  iterations: Any = 1
+  stages: Any = 1
+  smem_bytes: Any = 0
+  held: Any = 0
+  loaded_bytes: Any = 0
+  stored_bytes: Any = 0
+  shared_bytes: Any = 0
+  requests: Any = 0
+  shared_requests: Any = 0
+  trips: Any = 0
+  mma: Any = 0
+  lanes: Any = 0
+  special: Any = 0
+  barriers: Any = 0
+  cluster_barriers: Any = 0
+  wgmma: Any = 0
+  waited: Any = 0
+  results: Any = 0
+  partial: Any = 0
+  folds: Any = 0
 
   @classmethod
   def names(cls) -> tuple[str, ...]:
     return tuple(f.name for f in fields(cls))
 
-  def run(self, ops: Iterable[BlockOp], elements: float) -> None:
+  def run(self, ops: Iterable[BlockOp], elements: Any) -> None:
     """Elementwise operations on so many elements of all threads."""
     for op in ops:
       if op.op in ELEMENTWISE and ELEMENTWISE[op.op].price is not Price.LANE:
-        self.special += elements
+        self.special = self.special + elements
       else:
-        self.lanes += elements
+        self.lanes = self.lanes + elements
 
-  def load(self, elements: float, size: float, together: float) -> None:
+  def load(self, elements: Any, size: float, together: Any) -> None:
     """From memory, so many elements an instruction."""
-    self.loaded_bytes += elements * size
-    self.requests += elements / together
+    self.loaded_bytes = self.loaded_bytes + elements * size
+    self.requests = self.requests + elements / together
 
-  def store(self, elements: float, size: float, together: float = 1) -> None:
+  def store(self, elements: Any, size: float, together: Any = 1) -> None:
     """To memory."""
-    self.stored_bytes += elements * size
-    self.requests += elements / together
+    self.stored_bytes = self.stored_bytes + elements * size
+    self.requests = self.requests + elements / together
 
-  def share(self, elements: float, size: float, together: float = 1) -> None:
+  def share(self, elements: Any, size: float, together: Any = 1) -> None:
     """To or from shared memory."""
-    self.shared_bytes += elements * size
-    self.shared_requests += elements / together
+    self.shared_bytes = self.shared_bytes + elements * size
+    self.shared_requests = self.shared_requests + elements / together
 
   def barrier(self, step: do.ThreadStep, times: float) -> None:
     if isinstance(step, do.ThreadBarrier) and step.cluster:

@@ -69,7 +69,7 @@ def tiled_costs(
   # One stage: a block waits for its tile, then computes; only other blocks fill the gap.
   waiting = np.minimum(memory_us, compute_us) / np.maximum(1.0, fill.active)
   body = body + np.where((points.stages == 1) & (iterations > 1), waiting, 0.0)
-  fixed = _cluster_us(work, sizes, points, target) + _parts_us(work, sizes, target)
+  fixed = _cluster_us(work, sizes, points, target) + parts_us(work, sizes, target)
   if kernel.loop is not None:
     fixed = fixed + WAVE_US * (fill.waves - 1)
   ramp = np.minimum(target.ramp_us, 0.25 * body)
@@ -103,7 +103,7 @@ def resources(
   )
 
 
-def _parts_us(work: TiledWork, sizes: TileSizes, target: Target) -> Array:
+def parts_us(work: TiledWork, sizes: TileSizes, target: Target) -> Array:
   """What a later kernel takes to read more parts than it is taken to read."""
   total = ONE * 0.0
   for save in work.kernel.saves:

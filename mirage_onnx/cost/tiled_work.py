@@ -9,11 +9,12 @@ copy of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mirage_onnx.instructions import Instruction, fastest_of_warps
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, Kind, kind_of
+from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.lower.dataflow import users_of, varying
 from mirage_onnx.lower.lanes import Contraction, Lanes
@@ -228,12 +229,43 @@ def _live(kernel: Kernel, values: tuple[BlockValue, ...]) -> tuple[tuple[tuple[i
     if accumulates or steady_load:
       first = -1
     held[v.index] = (first, end if kind_of(op.op) is Kind.RUNNING else last)
+  points = [i for i, op in enumerate(ops) if with_mma or op.op in REDUCTIONS]
+  return _largest(values, held, points or [end - 1])
+
+
+def held_at_once(work: TiledWork) -> tuple[tuple[tuple[int, int], ...], ...]:
+  """As ``live``, if everything that is computed is held from its op to its last use (``lower/live.py``)."""
+  kernel, values, ops = work.kernel, work.values, work.kernel.ops
+  end = len(ops)
+  users = users_of(kernel)
+  saved = {s.arg for s in kernel.saves}
+  body = max((i for i, op in enumerate(ops) if op.phase is Phase.LOOP), default=-1)
+  held: dict[int, tuple[int, int]] = {}
+  for v in values:
+    op, own = v.op, users[v.index]
+    passing = is_elementwise(op.op) and own and all(ops[u].op in REDUCTIONS for u in own)
+    if passing or op.layout is Layout.SHARED or op.op in ("const", "extent"):
+      continue
+    if own and all(ops[u].op in ACCUMULATORS for u in own) and op.op == "matmul":
+      continue
+    last = end if v.index in saved else max(own, default=v.index)
+    if op.phase is Phase.LOOP and not v.repeats:
+      last = max(last, body)
+    carried = op.op in ACCUMULATORS or kind_of(op.op) is Kind.RUNNING
+    held[v.index] = (-1 if carried else v.index, last)
+  # Between the ops behind which something begins to be held and those behind which something ends.
+  begun, ended = {first for first, _ in held.values()}, sorted({last for _, last in held.values()})
+  points = {max((b for b in begun if b < e), default=-1) for e in ended}
+  return _largest(values, held, sorted(points))
+
+
+def _largest(
+  values: tuple[BlockValue, ...], held: Mapping[int, tuple[int, int]], points: Iterable[int]
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+  """Of values from op to op those that are held at some of ``points``, as counts of values of equal size."""
   same: dict[tuple[object, ...], int] = {}
   kind = {v.index: same.setdefault((v.extent, v.op.layout, v.op.dtype, v.repeats), v.index) for v in values}
-  points = [i for i, op in enumerate(ops) if with_mma or op.op in REDUCTIONS]
-  sets = [
-    Counter(kind[i] for i, (first, last) in held.items() if first <= p < last) for p in points or [end - 1]
-  ]
+  sets = [Counter(kind[i] for i, (first, last) in held.items() if first <= p < last) for p in points]
   distinct = list({tuple(sorted(s.items())): s for s in sets}.values())
   largest = [s for s in distinct if not any(s < other for other in distinct)]
   return tuple(tuple(sorted(s.items())) for s in largest)

@@ -38,7 +38,7 @@ from mirage_onnx.target import Target
 _MOST_REGISTERS, _MOST_IN_PLACE = 256, 2048
 #: Elements of values that a lane holds at once for which ptxas mostly has registers enough, and the
 #: ways to share a kernel out that are tried where the best do not fit.
-_MOST_LIVE, _MOST_WAYS = 232, 12
+MOST_LIVE, _MOST_WAYS = 232, 12
 #: The same, loads included that are issued before they are needed.
 _MOST_ISSUING = 160
 #: How much more one that fits may cost by the objective.
@@ -47,7 +47,7 @@ _WORTH = 2
 #: that at once and a block no more than this; else those of more than a few are made where they are
 #: used. (All in registers, QKNorm's first kernel takes 20.6 us instead of 24.8 on an H200 and MLA
 #: with its linear layers 94.8 instead of 108.9; norms of long rows spill: bench/ablation.py.)
-HELD, _BLOCK_HOLDS = (1 << 30, 8), 32768
+HELD, BLOCK_HOLDS = (1 << 30, 8), 32768
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _laid_out(
     least = least or cost
     if best is None or plan[1] < best[1]:
       best = plan
-    if best[1] <= _MOST_LIVE:
+    if best[1] <= MOST_LIVE:
       return best
   if best is None:
     assert refused is not None
@@ -172,7 +172,7 @@ def _best_held(make: Callable[[int, float], tuple[TiledPlan, int]], threads: int
   """The plan with most computed values in registers that has room for them."""
   for held in HELD[:-1]:
     with suppress(RejectionError):
-      return make(held, min(_MOST_LIVE, _BLOCK_HOLDS // threads))
+      return make(held, min(MOST_LIVE, BLOCK_HOLDS // threads))
   return make(HELD[-1], inf)
 
 
@@ -210,7 +210,7 @@ def _plan(
     if live > most_held:  # however many stages; said before the steps are put in order
       raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
     memory = plan_memory(
-      arranged(lowering, graph, _MOST_LIVE - live),
+      arranged(lowering, graph, MOST_LIVE - live),
       {name: _placed_bytes(tile.size_bytes, warpgroup) for name, tile in lowering.tiles.items()},
       frozenset(lowering.homes[i] for i in lowering.ring),
       partial(_resident, 1 if params.teams else _blocks(pieces.grid), 32 * warps.total, target),

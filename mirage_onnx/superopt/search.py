@@ -10,9 +10,9 @@ import time
 from itertools import chain
 
 from mirage_onnx import deadline
-from mirage_onnx.errors import MirageError, Rejection
+from mirage_onnx.errors import MirageError
 from mirage_onnx.garbage import young_only
-from mirage_onnx.ir import Candidate, Region, print_ugraph
+from mirage_onnx.ir import Region
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts, StateLimitError
 from mirage_onnx.superopt.hooks import Hooks, NoStore
@@ -20,11 +20,10 @@ from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_units import KeptUnits
 from mirage_onnx.superopt.outlines import Depth, Reads
 from mirage_onnx.superopt.plans import Plans
+from mirage_onnx.superopt.programs import Programs
 from mirage_onnx.superopt.progress import ProgressMeter
-from mirage_onnx.superopt.reach import with_limits
 from mirage_onnx.superopt.result import (
   Allow,
-  ProofLike,
   SearchBound,
   SearchReport,
   SearchResult,
@@ -32,12 +31,11 @@ from mirage_onnx.superopt.result import (
   Verified,
   Verify,
   default_bound,
-  is_partial,
-  proven_graph,
   varied,
 )
 from mirage_onnx.superopt.shared_units import SharedUnits
 from mirage_onnx.superopt.space import EMITTED, Space
+from mirage_onnx.superopt.timed_plans import TimedPlans
 from mirage_onnx.superopt.unit_worker import Job
 from mirage_onnx.superopt.units import Built, UnitResult
 from mirage_onnx.target import Target
@@ -101,7 +99,6 @@ def _searched(
   units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers)
   kept = KeptUnits(units, ends.store if allow is None else NoStore())
   total = Counts()
-  out: list[Verified] = []
 
   def poll(running: Counts | None = None) -> None:
     """Called between pieces of work; ``running`` are the counts of a unit that is not done."""
@@ -112,10 +109,7 @@ def _searched(
       meter.tick(
         units.states + (running.states if running else 0),
         total.pruned,
-        min(
-          (v.candidate.predicted_us for v in (*out, *chain(*early.values()))),
-          default=None,
-        ),
+        programs.best_us,
         units_done=len(results),
         units_known=units.known,
       )
@@ -139,39 +133,28 @@ def _searched(
       units.offer(floor_us, job)
 
   plans = Plans(units, run, counts, offer if units.is_shared else None)
-  accepted: dict[str, ProofLike | Rejection] = {}
-  refused: list[Rejection] = []
-  early = dict[str, list[Verified]]()
-  good, stop = 0, Stop.EXHAUSTED
+  programs = Programs(region, verify, plans)
+  timed = TimedPlans(plans, known)
+  stop, unproven, was_timed = Stop.EXHAUSTED, set[str](), False
   try:
-    for plan, is_early in plans.cheapest_first():
-      if good >= limits.verified or len(accepted) >= limits.tried:
-        break
-      poll()
-      graph = plans.ugraph(plan)
-      text = print_ugraph(graph)
-      if text in accepted:
-        if text in early and not is_early:  # Now it is its turn.
-          proven = early.pop(text)
-          good += not is_partial(proven[0].proof)
-          out += proven
-        else:
+    try:
+      for plan, is_early in plans.cheapest_first():
+        if programs.good >= limits.verified or len(programs.tried) >= limits.tried:
+          break
+        poll()
+        text = programs.text(plan)
+        if text in unproven or (text in programs.tried and (is_early or not programs.in_turn(text))):
           counts.prune("the same program twice")
-        continue
-      numbers = list(plans.numbers(plan))
-      verdict = accepted[text] = verify(region, graph, numbers[0][1])
-      if isinstance(verdict, Rejection):
-        refused.append(verdict)
-        plans.blame.learn(verdict, tuple(b for _, b in plan.kernels))
-        continue
-      plans.found = True
-      graph = with_limits(region, proven_graph(verdict, graph))
-      proven = [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
-      if is_early:
-        early[text] = proven
-      else:
-        good += not is_partial(verdict)
-        out += proven
+        elif text not in programs.tried and programs.good and not was_timed:
+          unproven.add(text)  # One is enough to learn what ends other plans.
+        elif text not in programs.tried:
+          programs.judged(plan, text, is_early=is_early)
+        if not was_timed and programs.good + len(unproven) >= limits.verified:
+          was_timed, unproven = True, set()
+          timed.judge(programs, sum(u.built for u in results), poll)
+    except StateLimitError:
+      stop = Stop.STATE_LIMIT
+    timed.judge(programs, sum(u.built for u in results), poll)
   except StoppedError as error:
     stop = error.stop
   except UNREADABLE as error:
@@ -181,27 +164,25 @@ def _searched(
     raise MirageError("JOURNAL", f"an entry of the search is none of it ({what})") from error
   except deadline.OverdueError:  # in the middle of a proof
     stop = Stop.BUDGET
-  except StateLimitError:
-    stop = Stop.STATE_LIMIT
   finally:
     units.close()
-  if stop is not Stop.EXHAUSTED or not out:
-    good += len(early)
-    out += chain(*early.values())
+  if stop is not Stop.EXHAUSTED or not programs.good:
+    programs.early.clear()
+  timed.settle(programs)
   if stop is Stop.EXHAUSTED and not units.complete:
     stop = Stop.STATE_LIMIT
   counts.pruned.update(total.pruned)
   counts.pruned.update(units.pruned)
-  for u in results:
-    refused += u.reasons
+  refused = [*programs.refused, *(r for u in results for r in u.reasons)]
   report = SearchReport(
     seconds=time.monotonic() - start,
     states=units.states,
     built=sum(u.built for u in results),
-    verified=good,
+    verified=programs.good,
     stop=stop,
     pruned=tuple(sorted(counts.pruned.items())),
     refused=tuple(refused),
   )
+  out = chain(*(programs.verified(text) for text in programs.proven if text not in programs.early))
   ranked = sorted(out, key=lambda v: v.candidate.predicted_us)
   return SearchResult(varied(ranked, limits.candidates), report)

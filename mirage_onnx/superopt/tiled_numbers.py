@@ -46,13 +46,14 @@ def solve_tiled(
   pruned: Counter[str] | None = None,
   allow: Callable[[KernelParams], bool] | None = None,
   work: TiledWork | None = None,
+  costs: Callable[..., tuple[Cost, Mapping[str, Array]]] = tiled_costs,
 ) -> tuple[tuple[Cost, KernelParams], ...]:
   """The ``keep`` cheapest parameter points of a kernel with tiled layouts, cheapest first.
 
   Ties go to the point that was enumerated first: smaller tiles, clusters, warps, stages.
   ``extents`` may lack part axes. ``pruned`` counts the points that do not fit, by reason.
   ``allow`` is asked in this order, until it has allowed ``keep`` points. ``work``: of the kernel,
-  if it is known.
+  if it is known. ``costs``: ``tiled_costs``, or ``tiled_times``, which takes twice as long.
   """
   work = work or TiledWork.of(kernel, tensors)
   choices = _choices(work, extents, target)
@@ -64,8 +65,8 @@ def solve_tiled(
   points = _fitting(work, extents, _points(work, extents, choices), target, pruned)
   if not points.cluster.size:
     return ()
-  costs, refused = tiled_costs(work, extents, points, target)
-  shape = np.broadcast_shapes(costs.time_us.shape, points.warps.shape, points.stages.shape)
+  found_costs, refused = costs(work, extents, points, target)
+  shape = np.broadcast_shapes(found_costs.time_us.shape, points.warps.shape, points.stages.shape)
   fits = np.ones(shape, dtype=bool)
   for reason, where in refused.items():
     if pruned is not None:
@@ -73,13 +74,13 @@ def solve_tiled(
     fits &= ~where
   # What fits, as a list: often far less than half.
   found = np.flatnonzero(fits)
-  time_us = np.broadcast_to(costs.time_us, shape).ravel()[found]
+  time_us = np.broadcast_to(found_costs.time_us, shape).ravel()[found]
   seen: set[KernelParams] = set()
   allowed: list[tuple[Cost, KernelParams]] = []
   by = work.instruction(target).name
   for some in _cheapest_first(time_us, 2 * keep):
     places = np.unravel_index(found[some], shape)
-    for cost, params in zip(_costs(costs, places), _params(kernel, points, places, by), strict=True):
+    for cost, params in zip(_costs(found_costs, places), _params(kernel, points, places, by), strict=True):
       # Both splits of the warps may be among the best: they are one point.
       if params not in seen and len(allowed) < keep:
         seen.add(params)

@@ -13,7 +13,7 @@ classes that it computes and reads: it does not matter where or in which order u
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from math import inf
 
@@ -68,6 +68,7 @@ class Built:
   ``reads``: the classes of earlier kernels that it reads. ``exponentials``: the classes of its
   values that are one. ``rounded``: of what it rounds to 16 bits the number of the block value,
   its class, and in order the classes of all heavy values under it, of what these take, and reads.
+  ``is_tiled``: its cost is a roofline (``cost/tiled.py``).
   """
 
   cost_us: float
@@ -77,6 +78,9 @@ class Built:
   reads: Reads
   exponentials: frozenset[int]
   rounded: tuple[tuple[int, ...], ...] = ()
+  is_tiled: bool = False
+  #: Of a tiled kernel, where it was built.
+  work: TiledWork | None = field(default=None, compare=False, repr=False)
 
   @property
   def maxima(self) -> frozenset[str]:
@@ -255,13 +259,13 @@ class Units(Saturated):
       work = TiledWork.of(kernel, named, laid.lanes) if laid.family is Family.TILED else None
       best = solved(
         laid.family, kernel, named, self.extents, self.target,
-        keep=self.bound.points, pruned=counts.pruned, allow=self._allowed(kernel), work=work,
+        keep=self.bound.points, pruned=counts.pruned, allow=self.allowed(kernel), work=work,
       )  # fmt: skip
       if best:
         cost_us, params = best
         powers = frozenset(p[0] for p, c in d.items() if c.node.op == "exp")
         rounded = tuple(_rounded(kernel, places, d))
-        found[text] = Built(cost_us, text, kernel, params, reads, powers, rounded)
+        found[text] = Built(cost_us, text, kernel, params, reads, powers, rounded, work is not None, work)
     kernels = self.best(found.values(), counts)
     return UnitResult(kernels, counts, built, tuple(reasons.values()))
 
@@ -282,19 +286,20 @@ class Units(Saturated):
     cheaper = sum(b.cost_us < floor_us and b.maxima >= maxima for b in found)
     return cheaper >= self.bound.kept
 
-  def _allowed(self, kernel: Kernel) -> Callable[[KernelParams], bool] | None:
+  def allowed(self, kernel: Kernel) -> Callable[[KernelParams], bool] | None:
     allow = self.allow
     return None if allow is None else lambda p: allow(kernel, p)
 
   def best(self, found: Iterable[Built], counts: Counts) -> tuple[Built, ...]:
-    """Cheapest first; a kernel dies where ``kept`` others cost no more.
+    """Cheapest first; a kernel dies where ``kept`` others of its kind cost no more.
 
-    Maxima keep exponentials in range, so a kernel with fewer of them is no better to every
-    user: the numeric check may refuse it.
+    What a streaming or row kernel costs is what it takes, of a tiled one it is a roofline: neither is
+    beaten by the other. Maxima keep exponentials in range, so a kernel with fewer of them is no better to
+    every user: the numeric check may refuse it.
     """
     kept: list[Built] = []
     for b in sorted(found, key=lambda b: (b.cost_us, b.text)):
-      if sum(k.maxima >= b.maxima for k in kept) >= self.bound.kept:
+      if sum(k.maxima >= b.maxima and k.is_tiled == b.is_tiled for k in kept) >= self.bound.kept:
         counts.prune("kernels of the same reads that cost no more")
         continue
       kept.append(b)
