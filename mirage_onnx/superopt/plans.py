@@ -152,9 +152,7 @@ class Plans:
       self.counts.prune("more kernels than the bound")
       return
     floor_us, slack = self.units.floors.rest_us, self.units.bound.slack
-    if len(node.missing) > GROUPED:
-      self.counts.prune("a kernel of some of many values")
-    for group in self.groups(node.missing):
+    for group in self._groups(node.missing):
       rest = node.missing - set(group)
       least = floor_us(frozenset(group)) + floor_us(rest)
       walk.push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
@@ -208,6 +206,11 @@ class Plans:
       return False
     self.counts.prune("more sets of values to read than the bound")
     return True
+
+  def _groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
+    if len(missing) > GROUPED:
+      self.counts.prune("a kernel of some of many values")
+    return self.groups(missing)
 
   def groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
     """The sets of missing values that one kernel may compute, with the deepest among them.

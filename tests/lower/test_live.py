@@ -38,7 +38,7 @@ def test_values_stay_in_registers_where_there_is_room():
     case(long, 16, 8, warps=1, a0=8, a1=1088, a2=32).threads(),
   ]
   assert [p.plan.lowering.held for p in plans] == [*kernel.HELD]
-  assert all(p.live <= kernel._MOST_LIVE for p in plans)
+  assert all(p.live <= kernel.MOST_LIVE for p in plans)
 
 
 def test_what_the_loop_carries_is_live_in_all_of_it():
@@ -64,9 +64,9 @@ def test_what_is_made_of_rotations_before_the_loop_is_not_held_through_it():
 def test_another_way_where_the_best_does_not_fit(monkeypatch):
   c = case(TWICE, 4, loop_tile=64, warps=1, a0=8, a1=256)
   plan = c.threads()
-  assert plan.live <= kernel._MOST_LIVE
+  assert plan.live <= kernel.MOST_LIVE
   monkeypatch.setattr(kernel, "_MOST_WAYS", 1)
   best = c.threads()
-  assert best.live > kernel._MOST_LIVE
+  assert best.live > kernel.MOST_LIVE
   monkeypatch.undo()
   assert errors([c], 5)[0] < 1e-5

@@ -29,16 +29,6 @@ QUICK = frozenset({
 })  # fmt: skip
 
 
-#: Where a program of more kernels is predicted to be faster by no more than this, what experts write is of so
-#: many: every block of the one kernel of x W + (x A) B reads A again, which the floor of L2 reads counts.
-ONE_KERNEL, BY_AT_MOST = frozenset({"lora"}), 1.25
-
-
-def as_experts(name):
-  """What is found of as many kernels as experts write."""
-  return found(name, kernels=1) if name in ONE_KERNEL else found(name)
-
-
 def each_program(test):
   slow = [pytest.mark.slow]
   params = [pytest.param(name, marks=[] if name in QUICK else slow) for name in PROGRAMS]
@@ -77,14 +67,7 @@ def test_candidates_are_right_on_hard_inputs(name):
 
 @each_program
 def test_the_discovery(name):
-  assert EXPECTED[name].missing([v.candidate.ugraph for v in as_experts(name).candidates]) == ()
-
-
-@pytest.mark.parametrize("name", sorted(ONE_KERNEL))
-def test_two_kernels_are_little_faster(name):
-  (best, *_), (alone, *_) = found(name).candidates, as_experts(name).candidates
-  assert len(best.candidate.ugraph.kernels) == 2
-  assert best.candidate.predicted_us < alone.candidate.predicted_us < BY_AT_MOST * best.candidate.predicted_us
+  assert EXPECTED[name].missing([v.candidate.ugraph for v in found(name).candidates]) == ()
 
 
 @pytest.mark.slow
@@ -99,12 +82,12 @@ def test_one_kernel_is_found_too(name):
 
 @pytest.mark.slow
 def test_norm_gate_and_up_share_a_loop_too():
-  """Where the kernel without a loop is predicted to be a little faster."""
+  """Where a kernel more is predicted to be a little faster."""
   (best, *_) = found("whole_mlp").candidates
   (looped, *_) = found("whole_mlp", kernels=2, looped=True).candidates
   first, last = looped.candidate.ugraph.kernels
   assert (accumulators(first), contractions(first)) == (3, 2) and contractions(last) == 1
-  assert best.candidate.predicted_us < looped.candidate.predicted_us < 1.1 * best.candidate.predicted_us
+  assert best.candidate.predicted_us <= looped.candidate.predicted_us < 1.1 * best.candidate.predicted_us
 
 
 @each_program
@@ -115,7 +98,7 @@ def test_it_beats_the_operations_one_by_one(name):
 
 @each_program
 def test_best_program(name, golden):
-  assert print_ugraph(as_experts(name).candidates[0].candidate.ugraph) == golden
+  assert print_ugraph(found(name).candidates[0].candidate.ugraph) == golden
 
 
 PARTS = ("pull-out", "split", "split-shifted")

@@ -31,7 +31,7 @@ def test_all_is_searched_where_heads_are_written_apart(batch, rows):
   found = search_region(region, space=ALL)
   assert found.candidates
   (kernel,) = found.candidates[0].candidate.ugraph.kernels
-  assert kernel.loop is not None
+  assert any(op.op == "matmul" for op in kernel.ops)
   narrow = search_region(region, space=EMITTED).candidates
   assert all(k.loop is None for c in narrow for k in c.candidate.ugraph.kernels)
 
