@@ -34,6 +34,8 @@ REGISTER_BYTES = 4 * 32 * max(WARPS) * MAX_REGISTERS
 LARGEST_TILE, LARGEST_BATCH, LARGEST_SPREAD = 256, 8, 4096
 #: Of what a block loads: it does not matter how that is copied.
 LITTLE = 0.1
+#: ``tiled_costs`` or ``tiled_times``: the costs of a kernel at many points, and why points cannot be.
+CostsAt = Callable[[TiledWork, Mapping[str, int], Points, Target], tuple[Cost, Mapping[str, Array]]]
 
 
 def solve_tiled(
@@ -46,7 +48,7 @@ def solve_tiled(
   pruned: Counter[str] | None = None,
   allow: Callable[[KernelParams], bool] | None = None,
   work: TiledWork | None = None,
-  costs: Callable[..., tuple[Cost, Mapping[str, Array]]] = tiled_costs,
+  costs: CostsAt = tiled_costs,
 ) -> tuple[tuple[Cost, KernelParams], ...]:
   """The ``keep`` cheapest parameter points of a kernel with tiled layouts, cheapest first.
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from golden_graphs import golden_graph
+from recorded_programs import recorded_graph
 from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
@@ -16,7 +16,7 @@ from mirage_onnx.tune.known_sizes import unpredicted_at
 
 
 def test_a_time_is_asked_once(monkeypatch):
-  graph, asked = golden_graph("lora"), []
+  graph, asked = recorded_graph("lora"), []
 
   def us(graph, kernel, extents, params, target):
     asked.append((kernel.name, params, dict(extents)))

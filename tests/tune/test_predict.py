@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from golden_graphs import golden_graph
+from recorded_programs import recorded_graph
 from search_programs import PROGRAMS
 
 from mirage_onnx.errors import Rejection
@@ -40,7 +40,7 @@ def test_no_candidate_says_why():
 def test_tiled_programs_are_expected_to_take_longer():
   found = []
   for name, predicted_us in (("attention", 10.0), ("softmax_rows", 20.0)):
-    region, graph = PROGRAMS[name](), golden_graph(name)
+    region, graph = PROGRAMS[name](), recorded_graph(name)
     tensors = {t.name: t for t in graph.tensors}
     solver = solve_tiled if name == "attention" else solve
     numbers = tuple(solver(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from golden_graphs import golden_graph
+from recorded_programs import recorded_graph
 from search_programs import PROGRAMS
 
 from mirage_onnx.compiler.candidates import emit_candidate
@@ -35,7 +36,7 @@ REGION = PROGRAMS["lora_two_adapters"]()
 
 
 def candidate():
-  graph = golden_graph("lora_two_adapters")
+  graph = recorded_graph("lora_two_adapters")
   tensors = {t.name: t for t in graph.tensors}
   best = [solve_tiled(k, tensors, REGION.extents, H200, keep=1)[0] for k in graph.kernels]
   return Candidate(graph, tuple(p for _, p in best), sum(c.time_us for c, _ in best))
