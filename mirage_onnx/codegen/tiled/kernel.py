@@ -10,7 +10,7 @@ from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
-from mirage_onnx.codegen.tiled.apart_text import parts_of_ranks
+from mirage_onnx.codegen.tiled.apart_text import first_alone, parts_of_ranks, savers_of
 from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.late_stores_text import late_stores
 from mirage_onnx.codegen.tiled.memory_text import issue
@@ -134,7 +134,11 @@ class _Emitter:
       if loop:
         ahead.begin()
       self._loop(ahead, loop)
-    self._all(steps.after, ahead)
+    behind = first_alone(self.values, threads)
+    self._all(steps.after[:behind], ahead)
+    savers = savers_of(self.values, threads) if behind < len(steps.after) else []
+    with writer.scope(bool(savers), f"if ({' && '.join(savers)})"):
+      self._all(steps.after[behind:], ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")
