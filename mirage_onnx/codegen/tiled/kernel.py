@@ -8,7 +8,7 @@ from math import prod
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
-from mirage_onnx.codegen.tiled.ahead import AheadWriter
+from mirage_onnx.codegen.tiled.ahead import AheadWriter, is_short
 from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.apart_text import first_alone, parts_of_ranks, savers_of
 from mirage_onnx.codegen.tiled.feed_text import FeedText
@@ -121,6 +121,9 @@ class _Emitter:
     turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
     if loop:
       self._declare_steps(turns)
+    ring_first = loop and not turns and not threads.standing and is_short(self.plan.lowering, steps.before)
+    if ring_first:
+      ahead.begin()
     self._all(steps.before, ahead)
     if self.threads.standing:
       self._tiles(ahead)
@@ -131,7 +134,7 @@ class _Emitter:
         ahead.begin()
         self._iterate(ahead, turns)
     else:
-      if loop:
+      if loop and not ring_first:
         ahead.begin()
       self._loop(ahead, loop)
     behind = first_alone(self.values, threads)
