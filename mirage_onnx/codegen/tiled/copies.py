@@ -22,6 +22,10 @@ from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import SharedTile, in_chunks
 from mirage_onnx.lower.sizes import count, is_runtime
 
+#: Chunks of a thread that it copies without asking whether each is one: the compiler does not know which thread
+#: it is, and 32 copies became 500 instructions.
+MOST_AT_ONCE = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Copying:
@@ -74,7 +78,7 @@ class _TileCopy:
       self._copy(wide if in_chunks(view, tile) else 1)
 
   def _copy(self, chunk: int) -> None:
-    """Of a swizzled tile every thread has its chunks at once: one address, and distances."""
+    """Of a swizzled tile every thread has its chunks at once: one address, and distances; so has it of few."""
     counts = [p.length for p in self.tile.order]
     if counts:
       counts[-1] = -(-counts[-1] // chunk)
@@ -83,7 +87,7 @@ class _TileCopy:
     if by.far and tile.swizzled and every % threads == 0 and chunk > 1 and self._copy_far():
       return
     with ExitStack() as stack:
-      if tile.swizzled and every % threads == 0:
+      if every % threads == 0 and (tile.swizzled or (chunk > 1 and every // threads <= MOST_AT_ONCE)):
         n = stack.enter_context(writer.loop("n", every // threads))
         stack.enter_context(writer.scope(n == "0"))
         writer.line(f"const int e = {total(by.thread, times(n, threads))};")
@@ -119,7 +123,7 @@ class _TileCopy:
         return
       others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact] + ended
       counted = is_runtime(self.pieces.extents, last.axis)
-      if tile.swizzled and not counted and self.pieces.extents[last.axis] % chunk == 0:
+      if not counted and self.pieces.extents[last.axis] % chunk == 0:
         # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
         # on an H100: every block reads one line of L2, again and again.)
         inside = [*others] if whole else [*others, f"{local[last]} < {size[last]}"]
