@@ -22,8 +22,8 @@ from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import SharedTile, in_chunks
 from mirage_onnx.lower.sizes import count, is_runtime
 
-#: Chunks of a thread that it copies without asking whether each is one: the compiler does not know which thread
-#: it is, and 32 copies became 500 instructions.
+#: Chunks of a thread that it copies without asking whether each is one: the compiler does not know which
+#: thread it is, and 32 copies became 500 instructions.
 MOST_AT_ONCE = 8
 
 
@@ -78,7 +78,7 @@ class _TileCopy:
       self._copy(wide if in_chunks(view, tile) else 1)
 
   def _copy(self, chunk: int) -> None:
-    """Of a swizzled tile every thread has its chunks at once: one address, and distances; so has it of few."""
+    """Of a swizzled tile, and of few chunks, every thread has its own at once: one address, and distances."""
     counts = [p.length for p in self.tile.order]
     if counts:
       counts[-1] = -(-counts[-1] // chunk)
