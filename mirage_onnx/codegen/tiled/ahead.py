@@ -21,7 +21,7 @@ from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.tiled import memory_text
 from mirage_onnx.codegen.tiled.copies import Copying
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
-from mirage_onnx.lower.lowering import Lowering
+from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.smem_plan import MemoryPlan
 from mirage_onnx.lower.steps import Copy, Fetch, Pack, ThreadBarrier, ThreadRun, ThreadStep
 
@@ -29,7 +29,7 @@ from mirage_onnx.lower.steps import Copy, Fetch, Pack, ThreadBarrier, ThreadRun,
 SHORT = 80
 
 
-def is_short(lowering: Lowering, before: Sequence[ThreadStep]) -> bool:
+def is_short(lowering: Lowered, before: Sequence[ThreadStep]) -> bool:
   """Whether the ring begins before what stands before the loop: few loads, of which it needs nothing.
 
   ptxas leaves copies behind the arithmetic that waits for loads in front of them, a trip to memory later.
