@@ -123,7 +123,7 @@ class _TileCopy:
         return
       others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact] + ended
       counted = is_runtime(self.pieces.extents, last.axis)
-      picked = any(view.is_picked(a) for a in view.tensor.axes)  # a table, not read beyond its end, names rows
+      picked = any(view.is_picked(a) for a in view.tensor.axes)  # rows that a table names: it has an end
       if not counted and not picked and self.pieces.extents[last.axis] % chunk == 0:
         # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
         # on an H100: every block reads one line of L2, again and again.)
