@@ -1,15 +1,12 @@
 """What is behind the sums of a cluster's ranks: each rank has a part of the tile, where lanes need no others.
 
-Elsewhere all of it is done by the warps that save it, of the first rank: the others would read as much of
-the shared memory of all warps and ranks for nothing. The parts are tiles of rows and columns as
-``store_quads`` writes them, so they are known when the loops are unrolled: a register that a rank has no
-part in stays zero, and is written by none.
+The parts are tiles of rows and columns as ``store_quads`` writes them, so they are known when the loops are
+unrolled: a register that a rank has no part in stays zero, and is written by none.
 """
 
 from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES, in_quads
-from mirage_onnx.codegen.tiled.spot import owner
 from mirage_onnx.codegen.tiled.values import ValueWriter
-from mirage_onnx.lower.steps import Fetch, Gather, GatherRanks, Store, ThreadRun
+from mirage_onnx.lower.steps import Fetch, GatherRanks, Store, ThreadRun
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
 
@@ -32,21 +29,3 @@ def parts_of_ranks(w: ValueWriter, threads: ThreadGraph) -> int:
     return 0
   tiles = lowering.warps.tiles(form.g, 8) * lowering.warps.tiles(form.t, 8) // QUAD_TILES
   return tiles // lowering.ranks if tiles % lowering.ranks == 0 else 0
-
-
-def first_alone(w: ValueWriter, threads: ThreadGraph) -> int:
-  """The first step behind the loop from which on lanes are by themselves, if warps or ranks meet there."""
-  steps = threads.steps.after
-  first = len(steps)
-  while first and isinstance(steps[first - 1], Gather | GatherRanks | Fetch | ThreadRun | Store):
-    first -= 1
-  meets = any(isinstance(s, Gather | GatherRanks) for s in steps[first:])
-  return first if meets and not w.apart and not w.late and savers_of(w, threads) else len(steps)
-
-
-def savers_of(w: ValueWriter, threads: ThreadGraph) -> list[str]:
-  """The condition that a lane may save something of what others have too: what all saves ask for."""
-  saves = w.lowering.assignment.kernel.saves
-  own = [owner(w.lowering.save_form(s.arg), w.lowering.warps) for s in saves]
-  first = ["ptx::cluster_rank() == 0"] if w.lowering.ranks > 1 else []
-  return [*first, *(c for c in own[0] if all(c in o for o in own))]

@@ -22,10 +22,6 @@ from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import SharedTile, in_chunks
 from mirage_onnx.lower.sizes import count, is_runtime
 
-#: Chunks of a thread that it copies without asking whether each is one: the compiler does not know which
-#: thread it is, and 32 copies became 500 instructions.
-MOST_AT_ONCE = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Copying:
@@ -78,7 +74,7 @@ class _TileCopy:
       self._copy(wide if in_chunks(view, tile) else 1)
 
   def _copy(self, chunk: int) -> None:
-    """Of a swizzled tile, and of few chunks, every thread has its own at once: one address, and distances."""
+    """Of a swizzled tile every thread has its chunks at once: one address, and distances."""
     counts = [p.length for p in self.tile.order]
     if counts:
       counts[-1] = -(-counts[-1] // chunk)
@@ -87,7 +83,7 @@ class _TileCopy:
     if by.far and tile.swizzled and every % threads == 0 and chunk > 1 and self._copy_far():
       return
     with ExitStack() as stack:
-      if every % threads == 0 and (tile.swizzled or (chunk > 1 and every // threads <= MOST_AT_ONCE)):
+      if tile.swizzled and every % threads == 0:
         n = stack.enter_context(writer.loop("n", every // threads))
         stack.enter_context(writer.scope(n == "0"))
         writer.line(f"const int e = {total(by.thread, times(n, threads))};")
@@ -123,8 +119,7 @@ class _TileCopy:
         return
       others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact] + ended
       counted = is_runtime(self.pieces.extents, last.axis)
-      picked = any(view.is_picked(a) for a in view.tensor.axes)  # rows that a table names: it has an end
-      if not counted and not picked and self.pieces.extents[last.axis] % chunk == 0:
+      if tile.swizzled and not counted and self.pieces.extents[last.axis] % chunk == 0:
         # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
         # on an H100: every block reads one line of L2, again and again.)
         inside = [*others] if whole else [*others, f"{local[last]} < {size[last]}"]

@@ -8,9 +8,9 @@ from math import prod
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
-from mirage_onnx.codegen.tiled.ahead import AheadWriter, is_short
+from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
-from mirage_onnx.codegen.tiled.apart_text import first_alone, parts_of_ranks, savers_of
+from mirage_onnx.codegen.tiled.apart_text import parts_of_ranks
 from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.late_stores_text import late_stores
 from mirage_onnx.codegen.tiled.memory_text import issue
@@ -121,9 +121,6 @@ class _Emitter:
     turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
     if loop:
       self._declare_steps(turns)
-    ring_first = loop and not turns and not threads.standing and is_short(self.plan.lowering, steps.before)
-    if ring_first:
-      ahead.begin()
     self._all(steps.before, ahead)
     if self.threads.standing:
       self._tiles(ahead)
@@ -134,14 +131,10 @@ class _Emitter:
         ahead.begin()
         self._iterate(ahead, turns)
     else:
-      if loop and not ring_first:
+      if loop:
         ahead.begin()
       self._loop(ahead, loop)
-    behind = first_alone(self.values, threads)
-    self._all(steps.after[:behind], ahead)
-    savers = savers_of(self.values, threads) if behind < len(steps.after) else []
-    with writer.scope(bool(savers), f"if ({' && '.join(savers)})"):
-      self._all(steps.after[behind:], ahead)
+    self._all(steps.after, ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")
