@@ -88,7 +88,7 @@ def run_case(row, size, gpu, folder, seconds, *, compiled):
   print(f"{case.name}: made in {time.monotonic() - began:.1f} s", flush=True)
   choices = {}
   with torch.no_grad(), gpu.scope():
-    predicted = Predicted(source, seconds / 2, tiled=case.tiled)
+    predicted = Predicted(source, seconds / 2)
     try:
       _sessions(arms, choices, gpu, source, case, predicted)
     finally:

@@ -1,7 +1,5 @@
 """Cases that read a cache of keys and values: attention by itself, and a LLaMA decode layer."""
 
-from dataclasses import replace
-
 import numpy as np
 from linear_cases import exact_mlp_half, mlp_half
 from speed_graph import Graph, exact_rms_norm, exact_softmax, times
@@ -25,7 +23,7 @@ def attention(row, heads, queries, depth, keys):
     return {"y": exact_softmax(wide("q") @ wide("k")) @ wide("v")}
 
   name = f"{row} ({heads},{queries},{depth})x{keys}"
-  return replace(g.case(name, {"y": (y, (heads, queries, depth))}, oracle), tiled=True)
+  return g.case(name, {"y": (y, (heads, queries, depth))}, oracle)
 
 
 def qknorm(heads, queries, depth, keys):
@@ -47,7 +45,7 @@ def qknorm(heads, queries, depth, keys):
     return {"y": p @ wide("v")}
 
   name = f"qknorm {heads} heads q={queries} L={keys}"
-  return replace(g.case(name, {"y": (y, (1, heads, queries, depth))}, oracle), tiled=True)
+  return g.case(name, {"y": (y, (1, heads, queries, depth))}, oracle)
 
 
 def _layer_norm(x, gain):
@@ -113,4 +111,4 @@ def llama_layer(heads, kv_heads, depth, inner, length, batch=1):
   new = (batch, kv_heads, 1, depth)
   outputs = {"y": (y, (batch, 1, hidden)), "k": (k, new), "v": (v, new)}
   name = f"llama_layer {times(hidden, inner)} {heads}/{kv_heads} heads L={length} b={batch}"
-  return replace(g.case(name, outputs, oracle), tiled=True)
+  return g.case(name, outputs, oracle)

@@ -42,7 +42,6 @@ def chosen_kernels(name, case, target, gpu, seconds):
     budget_s=seconds,
     workers=1,
     measure=gpu is not None,
-    tiled=case.tiled,
   )
   found = run(loaded, options)
   replaced = {o.region.key: o for _, o in found.chosen}

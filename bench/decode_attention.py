@@ -128,7 +128,7 @@ def measured(gpu, batch, room, lengths, seconds, predicted=False):
   model, tables = model_of(batch, room)
   name = gpu.target.name
   chosen, made = {}, {}
-  ways = {"predicted": {"target": name, "margin": -20.0, "tiled": True}}
+  ways = {"predicted": {"target": name, "margin": -20.0}}
   ways |= {} if predicted else {"measured": {"target": "local"}}
   for n, (how, options) in enumerate(ways.items()):
     budget_s = (began + seconds - time.monotonic()) / (len(ways) - n)

@@ -31,7 +31,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.target import get_target
@@ -57,7 +57,7 @@ SAMPLES = 9
 def attending(case):
   """The model of a case, and the region of its attending part."""
   loaded = load_model(model_of(*case)[0])
-  found = find_candidates(import_model(loaded), replace(TILED, reductions=True), None).candidates
+  found = find_candidates(import_model(loaded), replace(TIMED, reductions=True), None).candidates
   return loaded, next(c.region for c in found if any(n.endswith("attended") for n in c.nodes))
 
 

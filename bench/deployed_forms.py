@@ -30,7 +30,7 @@ from small_models import Net
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED_STEPS
+from mirage_onnx.match.cuts import STEPS
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.superopt.search import search
@@ -262,7 +262,7 @@ def row_of(name, model, target, seconds):
   nodes = [n for n in program.nodes if n.op_type in kinds]
   assert nodes, (name, [n.op_type for n in program.nodes])
   row = {"form": name, "barrier": sorted({f"{n.op_type}: {n.barrier}" for n in nodes if n.barrier})}
-  found = find_candidates(program, replace(TILED_STEPS, reductions=True))
+  found = find_candidates(program, replace(STEPS, reductions=True))
   row["programs"], why = {}, set()
   for n in nodes:
     own = [c for c in found.candidates if n.name in c.nodes] if n.barrier is None else []

@@ -1,11 +1,13 @@
 """What it brings, or costs, to launch large kernels before the one in front of them has ended.
 
-    python3 bench/early_kernels.py [--widths 1024 1536 2048 3072 4096] [--seconds 240] [--out OUT.json]
+    python3 bench/early_kernels.py [--widths 1024 1536 2048 3072 4096] [--seconds 240] [--out OUT.json] \
+        [--make]
 
 Models of three MLP layers as LLaMA has them, one row, of several widths: original, result with every kernel
 launched early, and with none that moves anything (``codegen.emit.MOST_EARLY_BYTES`` out of the way), whole
 sessions in turns as in ``bench/whole.py``. ``early_over_late``: of medians, with the interval that holds 95 %
-over draws of rounds; ``mib``: what each kernel of a layer moves.
+over draws of rounds; ``mib``: what each kernel of a layer moves. ``--make``: only what needs no GPU, into
+``--work``, where the next call finds it.
 """
 
 import argparse
@@ -39,35 +41,46 @@ def model_of(width):
   return net.model(x)
 
 
-def row_of(width, o):
-  """The figures of a width."""
+def made(width, o):
+  """The paths of original and results of a width, and what is known of them without a GPU."""
   import onnx
-  from whole_arms import Arms, ratio_of
 
   import mirage_onnx
   from mirage_onnx.codegen import emit
   from mirage_onnx.custom_op import read_bundle
 
   folder = o.work / str(width)
+  paths = [folder / f"{name}.onnx" for name in ("model", "early", "late")]
+  known = folder / "row.json"
+  if known.exists():
+    return paths, json.loads(known.read_text())
   folder.mkdir(parents=True, exist_ok=True)
-  source, begun = folder / "model.onnx", time.monotonic()
-  onnx.save(model_of(width), source)
-  paths, kernels = [], []
-  for name, most in (("early", 1 << 62), ("late", 0)):
+  begun, kernels = time.monotonic(), []
+  onnx.save(model_of(width), paths[0])
+  for path, most in zip(paths[1:], (1 << 62, 0), strict=True):
     emit.MOST_EARLY_BYTES = most
-    paths.append(folder / f"{name}.onnx")
-    mirage_onnx.optimize(source, paths[-1], target=o.target, budget_s=150)
+    mirage_onnx.optimize(paths[0], path, target=o.target, budget_s=150)
     plans = [
       read_bundle(onnx.numpy_helper.to_array(t).tobytes())
-      for t in onnx.load(paths[-1]).graph.initializer
+      for t in onnx.load(path).graph.initializer
       if t.data_type == onnx.TensorProto.UINT8
     ]
     kernels.append([k for p in plans for k in p.provenance])
   row = {"width": width, "made_s": round(time.monotonic() - begun, 1), "kernels": len(kernels[0])}
   row["params"] = [k.get("params") for k in kernels[0]][:8]
+  row["same"] = [k.get("params") for k in kernels[0]] == [k.get("params") for k in kernels[1]]
   per_mib = 2 * width * width / 2**20
   row["mib"] = {"gate and up": round(7 * per_mib, 1), "down": round(3.5 * per_mib, 1)}
-  arms = Arms(source, *paths, cpu=o.cpu)
+  known.write_text(json.dumps(row))
+  return paths, row
+
+
+def row_of(width, o):
+  """The figures of a width."""
+  from whole_arms import Arms, ratio_of
+
+  paths, row = made(width, o)
+  arms = Arms(*paths, cpu=o.cpu)
   times, _ = arms.times(3 if o.cpu else ROUNDS)
   row["graph"] = arms.graph
   row |= {
@@ -87,7 +100,12 @@ def main():
   add("--out", type=Path, default=Path("out/early_kernels.json"))
   add("--work", type=Path, default=Path("/tmp/early"))
   add("--cpu", action="store_true", help="no GPU: checks this script, times say nothing")
+  add("--make", action="store_true", help="nothing is timed")
   o = parser.parse_args()
+  if o.make:
+    for width in o.widths:
+      print(made(width, o)[1], flush=True)
+    return
   if o.cpu:
     facts = {}
   else:

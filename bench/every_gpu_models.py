@@ -56,7 +56,7 @@ PARTITION_S, SEARCH_S = 80.0, 4.0
 def regions_of(name):
   """The regions that differ of a model, as its partition for an H200 has them, by key; and how often."""
   with tempfile.TemporaryDirectory() as folder:
-    options = pipeline.Options(H200, budget_s=PARTITION_S, workers=1, tiled=True, every=True, streamed=True)
+    options = pipeline.Options(H200, budget_s=PARTITION_S, workers=1, every=True, streamed=True)
     run = pipeline.run(load_model(real_archive.make(name, Path(folder))), options, silent)
   return {o.region.key: o.region for _, o in run.chosen}, run.counts()
 

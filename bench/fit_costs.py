@@ -33,7 +33,9 @@ from mirage_onnx.cost.kernel_time import CostWeights, share_of, time_us
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
 from mirage_onnx.lower.choice import lowered
+from mirage_onnx.lower.lanes import streamed_of_values
 from mirage_onnx.lower.tensor_view import touched_bytes
+from mirage_onnx.superopt.expected_time import CLUSTER
 from mirage_onnx.target import get_target
 
 #: Other numbers of a kernel that a record may have.
@@ -48,6 +50,13 @@ PRIOR = CostWeights(
 HOLD, SOFT = 0.6, 0.2
 #: Kernels that are no golden program or speed row count so much.
 OTHERS = 0.6
+
+
+def contracts_activations(graph, kernel):
+  """Whether neither operand of a contraction is more of a weight than the other."""
+  streamed = streamed_of_values(kernel, {t.name: t for t in graph.tensors})
+  products = (op.args for op in kernel.ops if op.op == "matmul")
+  return any(streamed[a] == streamed[b] for a, b in products)
 
 
 def counted(target, work):
@@ -65,6 +74,8 @@ def counted(target, work):
     return None
   moved = touched_bytes(graph, graph.kernels[at], extents)
   kind = type(threads.plan).__name__
+  if kind == "TiledPlan" and contracts_activations(graph, graph.kernels[at]):
+    kind += " of two activations" + (" in clusters of 8" if numbers[at].cluster >= CLUSTER else "")
   return name_of(entry, at, point), kind, counts_of(threads), moved, share_of(numbers[at])
 
 

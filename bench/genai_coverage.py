@@ -25,7 +25,7 @@ from mirage_onnx.genai_folder import GenaiFolder
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED_STEPS
+from mirage_onnx.match.cuts import STEPS
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.target import get_target
@@ -68,7 +68,7 @@ def covered(folder, target, seconds):
   program = import_model(loaded)
   declared = declared_sizes(program, checked_sizes({n: list(s) for n, s in sizes.items()}))
   typical = program.sized(declared.typical)
-  matches = find_candidates(program, replace(TILED_STEPS, reductions=True), declared.typical)
+  matches = find_candidates(program, replace(STEPS, reductions=True), declared.typical)
   wanted = bytes_of_nodes(loaded, typical)
   known, done, why = {}, set(), {}
   for c in sorted(matches.candidates, key=lambda c: (len(c.nodes), sorted(c.nodes))):

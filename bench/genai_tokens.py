@@ -97,7 +97,7 @@ def optimized(source, out, seconds):
   (name,) = folder.models
   shapes = {n: list(s) for n, s in folder.sizes(name, {"batch_size": [BATCH]}, steps=True).items()}
   result = mirage_onnx.optimize(
-    source / name, out / name, target="h200", budget_s=seconds, margin=-20.0, tiled=True, steps=True,
+    source / name, out / name, target="h200", budget_s=seconds, margin=-20.0, steps=True,
     shapes=shapes,
   )  # fmt: skip
   folder.finish(out)

@@ -46,7 +46,7 @@ def numbered(graph, region, target, most):
   each = most if len(graph.kernels) == 1 else max(2, round(most ** (1 / len(graph.kernels))))
   sets = [(0.0, (), dict(region.extents))]
   for k in graph.kernels:
-    family = lay_out(k, tensors, tiled=True).family
+    family = lay_out(k, tensors).family
     parts = {part_axis(a, k.name): 1 for a in k.grid}
     assumed = {} if family is Family.TILED else parts
     found = []

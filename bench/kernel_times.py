@@ -81,7 +81,7 @@ def name_of(entry, at, point):
 
 def other_numbers(kernel, tensors, extents, target, point):
   """The numbers that stand ``point * APART`` places behind the best, or none where there are not so many."""
-  family = lay_out(kernel, tensors, tiled=True).family
+  family = lay_out(kernel, tensors).family
   solver = solve_tiled if family is Family.TILED else solve
   found = solver(kernel, tensors, extents, target, keep=point * APART + 1)
   return found[-1][1] if len(found) > point * APART else None
@@ -92,7 +92,7 @@ def predicted(graph, kernel, params, extents, target):
   tensors = {t.name: t for t in graph.tensors}
   if params.instruction != MMA.name:  # ranked by the same (superopt/warpgroup_numbers.py)
     return None, lowered_us(graph, kernel, extents, params, target)
-  family = lay_out(kernel, tensors, tiled=True).family
+  family = lay_out(kernel, tensors).family
   if family is not Family.TILED:
     us = kernel_cost(features(kernel, tensors, extents), params, target).time_us
     return us, us

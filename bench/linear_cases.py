@@ -76,7 +76,7 @@ def experts(top, count, hidden, inner):
 
   name = f"experts {times(hidden, inner)} {top} of {count}"
   unread = (count - top) * sum(m * k for _, m, k in tables) * 2
-  return replace(g.case(name, {"y": (y, (1, hidden))}, oracle), tiled=True, unread=unread)
+  return replace(g.case(name, {"y": (y, (1, hidden))}, oracle), unread=unread)
 
 
 def lora(batch, hidden, out, rank):

@@ -35,13 +35,12 @@ def summary(report, model):
 class Predicted:
   """``mirage-onnx optimize --target h200`` in a process of its own, begun at once."""
 
-  def __init__(self, source, seconds, *, tiled=False):
+  def __init__(self, source, seconds):
     self.model = source.with_name(f"{source.stem}_predicted.onnx")
     self._report = self.model.with_suffix(".json")
     command = [
       sys.executable, "-m", "mirage_onnx", "optimize", str(source), "-o", str(self.model),
       "--target", "h200", "--json", "--quiet", "--budget", f"{seconds:.0f}",
-      *(["--tiled"] if tiled else []),
     ]  # fmt: skip
     with self._report.open("wb") as out:
       self._process = subprocess.Popen(command, stdout=out)

@@ -41,14 +41,14 @@ def offered(model):
   """As the fixture of the test: a program, its regions, and what ONNX Runtime takes."""
   from mirage_onnx.importer import import_model, load_model
   from mirage_onnx.match.candidates import find_candidates
-  from mirage_onnx.match.cuts import TILED
+  from mirage_onnx.match.cuts import TIMED
   from mirage_onnx.target import get_target
   from mirage_onnx.tune.baseline import alone_us, node_times_us, ranking_table, with_floors
   from mirage_onnx.tune.outcome import grouped
 
   target = get_target("h200")
   program = import_model(load_model(model))
-  candidates = find_candidates(program, replace(TILED, reductions=True)).candidates
+  candidates = find_candidates(program, replace(TIMED, reductions=True)).candidates
   node_us = with_floors(node_times_us(program, ranking_table(target)), program, target)
   outcomes = {k: o for k, o in grouped(candidates, node_us).items() if o.baseline_us > 0}
   return program, outcomes, node_us, alone_us(program, target), target

@@ -66,7 +66,7 @@ def gone_nodes(row, program):
   from mirage_onnx.pipeline import limits_of
 
   local = row["target"] == "local"
-  limits = replace(limits_of(tiled=local, steps=False, timed=local), reductions=local)
+  limits = replace(limits_of(steps=False, timed=local), reductions=local)
   places = defaultdict(list)
   for c in find_candidates(program, limits).candidates:
     places[c.region.key].append(c)

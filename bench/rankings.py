@@ -124,7 +124,7 @@ def programs():
     own = one = 0.0
     for kernel, numbers in zip(graph.kernels, params, strict=True):
       one += lowered_us(graph, kernel, extents, numbers, H100)
-      tiled = lay_out(kernel, tensors, tiled=True).family is Family.TILED
+      tiled = lay_out(kernel, tensors).family is Family.TILED
       cost = tiled_cost(kernel, tensors, extents, numbers, H100) if tiled else None
       own += (cost or kernel_cost(features(kernel, tensors, extents), numbers, H100)).time_us
     found.setdefault(entry.name.rpartition(".")[0], []).append((sum(us for _, us, *_ in times), own, one))

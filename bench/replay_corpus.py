@@ -10,7 +10,7 @@
   ends.
 - speed: what the rows of the speed table ran (bench/results/h200/speed.json).
 - models: the kernels of optimized models, read from the models named on the command line. Recorded are those
-  of real_archive.py's whole_minilm_l6_1x128 (also with --tiled) and whole_bert_base_1x128 (--budget 300),
+  of real_archive.py's whole_minilm_l6_1x128 and whole_bert_base_1x128 (--budget 300),
   whole_qwen3_0.6b_decode1024 and whole_llama3_8b_4l_decode4096 (--budget 240), and of models/*.onnx, all with
   --target h200.
 - runtime: entries of the other groups, each axis of the grid counted at run time, where that is possible.
@@ -142,10 +142,10 @@ def speed(_):
 def _regions(case):
   from mirage_onnx.importer import import_model, load_model
   from mirage_onnx.match.candidates import find_candidates
-  from mirage_onnx.match.cuts import TILED, Limits
+  from mirage_onnx.match.cuts import TIMED
 
   program = import_model(load_model(case.model))
-  found = find_candidates(program, TILED if case.tiled else Limits()).candidates
+  found = find_candidates(program, TIMED).candidates
   return {c.region.text: c.region for c in found}.values()
 
 

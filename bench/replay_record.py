@@ -88,7 +88,7 @@ def _cost(graph: UGraph, at: int, params: KernelParams, extents: Mapping[str, in
   kernel, target = graph.kernels[at], get_target(entry.target)
   tensors = {t.name: t for t in graph.tensors}
   try:
-    family = lay_out(kernel, tensors, tiled=True).family
+    family = lay_out(kernel, tensors).family
     if family is Family.TILED:
       cost = tiled_cost(kernel, tensors, extents, params, target)
     else:

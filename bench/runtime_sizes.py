@@ -59,14 +59,14 @@ def find(path):
 
   from mirage_onnx.importer import import_model, load_model
   from mirage_onnx.match.candidates import find_candidates
-  from mirage_onnx.match.cuts import TILED
+  from mirage_onnx.match.cuts import TIMED
   from mirage_onnx.superopt.search import search
 
   found = []
   for columns, masked in CASES:
     built = model(columns, masked)
     declared = dict(zip(("batch", "seq"), DECLARED, strict=True))
-    region = largest(find_candidates(import_model(load_model(built)), TILED, sizes=declared)).region
+    region = largest(find_candidates(import_model(load_model(built)), TIMED, sizes=declared)).region
     assert len(region.inputs) == 3 + masked, region.structure
     scope = SearchScope.of(H200, SearchBound(), region)
     result = search(region, H200, prover(), bound=scope.bound, space=scope.space)

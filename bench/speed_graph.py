@@ -18,8 +18,7 @@ class Case:
   """A model with random weights, its input and what it yields.
 
   ``oracle`` gets feeds and weights in float64 (by name) and returns the outputs without any
-  rounding on the way. ``tiled``: it is optimized with ``--tiled``. ``unread``: bytes of weights
-  that the feeds leave out.
+  rounding on the way. ``unread``: bytes of weights that the feeds leave out.
   """
 
   name: str
@@ -27,7 +26,6 @@ class Case:
   feeds: Arrays
   weights: Arrays
   oracle: Callable[[Callable[[str], np.ndarray]], Arrays]
-  tiled: bool = False
   unread: int = 0
 
   @property

@@ -37,7 +37,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import Candidate, KernelParams, parse_ugraph, print_ugraph
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED, Limits
+from mirage_onnx.match.cuts import PREDICTED
 from mirage_onnx.pipeline import HOPELESS, Options, run
 from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
 from mirage_onnx.superopt.result import SearchBound
@@ -85,17 +85,16 @@ def partition(name, target):
   Where that is little of what the row reads: of what would be timed, which is more of it.
   """
   case = case_of(name)
-  options = Options(target, budget_s=PARTITION_S, workers=1, tiled=case.tiled)
+  options = Options(target, budget_s=PARTITION_S, workers=1)
   runs = [run(loaded_of(case), replace(options, margin=m)) for m in (0.0, HOPELESS)]
   predicted, all_timed = (sum(bytes_of(o.region) for _, o in r.chosen) for r in runs)
   found = runs[0] if 2 * predicted >= all_timed else runs[1]
   return {o.region.key: o.region for _, o in found.chosen}, found.counts()
 
 
-def regions_again(loaded, case, keys):
+def regions_again(loaded, keys):
   """The regions of these keys, made of the model."""
-  limits = TILED if case.tiled else Limits()
-  found = {c.region.key: c.region for c in find_candidates(import_model(loaded), limits).candidates}
+  found = {c.region.key: c.region for c in find_candidates(import_model(loaded), PREDICTED).candidates}
   return {k: found[k] for k in keys}
 
 
@@ -164,8 +163,8 @@ def candidates_of(region, entries):
 def compiled_of(job):
   """Regions of a row with what is timed of each: key -> name of the set -> compiled; the refusals."""
   name, entries, target = job
-  case = case_of(name)
-  regions, found, refused = regions_again(loaded_of(case), case, [e["key"] for e in entries]), {}, Counter()
+  loaded = loaded_of(case_of(name))
+  regions, found, refused = regions_again(loaded, [e["key"] for e in entries]), {}, Counter()
   for e in entries:
     region = regions[e["key"]]
     found[e["key"]] = {}

@@ -63,7 +63,7 @@ def tiled_kernels(groups):
       tensors = {t.name: t for t in graph.tensors}
       for at, kernel in enumerate(graph.kernels):
         same = (entry.graph, at, *sorted(entry.extents.items()))
-        tiled = lay_out(kernel, tensors, tiled=True).family is Family.TILED
+        tiled = lay_out(kernel, tensors).family is Family.TILED
         by_mma = KernelParams.from_text(entry.params[at]).instruction == MMA.name
         if not entry.runtime and tiled and by_mma and same not in seen:
           seen.add(same)
@@ -95,7 +95,7 @@ def search_us(own, text, target=H100):
   """What the search says; infinite where it says that these numbers do not fit."""
   graph, kernel, extents, params = placed(own, text)
   tensors = {t.name: t for t in graph.tensors}
-  if lay_out(kernel, tensors, tiled=True).family is Family.TILED:
+  if lay_out(kernel, tensors).family is Family.TILED:
     cost = tiled_cost(kernel, tensors, extents, params, target)
     return cost.time_us if cost else inf
   return kernel_cost(features(kernel, tensors, extents), params, target).time_us

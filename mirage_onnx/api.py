@@ -22,6 +22,7 @@ from mirage_onnx.api_reports import check_budget, check_page, reduce, report_pag
 from mirage_onnx.asked_targets import asked_targets, present_target, warn_of_gpus
 from mirage_onnx.branch_price import paying
 from mirage_onnx.cluster_compiler import compiling_on
+from mirage_onnx.cluster_timer import timing_on
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.deadline import SLACK
 from mirage_onnx.errors import MirageError
@@ -47,6 +48,7 @@ from mirage_onnx.rewrite.save import External, check_output
 from mirage_onnx.rewrite.turned import is_turned
 from mirage_onnx.search_workers import check_workers
 from mirage_onnx.several_targets import run_several
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.hooks import never
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.target import H200, joined
@@ -112,7 +114,6 @@ def optimize(
   emit: events.Emit | None = None,
   journal: str | Path | None = None,
   stop: Callable[[], bool] | None = None,
-  tiled: bool | None = None,
   shapes: Mapping[str, Sequence[int]] | None = None,
   check: bool = True,
   model_check: bool = True,
@@ -143,8 +144,6 @@ def optimize(
           after a crash.
       stop: polled by the search; when it returns true, the search ends with the best found so far, and
           the model is written with that.
-      tiled: also search regions in which two activations are contracted (attention), which may take
-          minutes; default: where kernels are timed, for their times are predicted only roughly.
       shapes: the sizes at which a dynamic dimension will be used, by its name in the model (default 1,
           16 and 256): kernels are right at every size, and a region is replaced if they are faster at
           all of these.
@@ -185,6 +184,7 @@ def optimize(
   if page is not None:
     check_page(Path(page), source, target_path)
   with ExitStack() as ends, readable(model) as given, CheckProcess() as checks, compiling_on(workers):
+    ends.enter_context(timing_on(workers, measured=measure))
     shapes, one = sizes_of_steps(given, shapes or {}, steps)
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
@@ -195,11 +195,11 @@ def optimize(
         raise MirageError("OPTION_INVALID", "locked needs an output and its lock")
       recorded = read_lock(lock_path)
       targets = check_same(
-        recorded, loaded, target=target, margin=margin, tiled=tiled, shapes=checked_sizes(shapes or {}),
+        recorded, loaded, target=target, margin=margin, shapes=checked_sizes(shapes or {}),
         external=external, steps=steps,
       )  # fmt: skip
       o = recorded.options
-      margin, tiled, shapes, external, measure = o.margin, o.tiled, o.shapes, o.external, o.measured
+      margin, shapes, external, measure = o.margin, o.shapes, o.external, o.measured
     if recorded is None:
       targets = rated.with_rates(targets, measure, emit or events.silent)
     used, several, asked = targets[0], joined(targets) if len(targets) > 1 else "", margin
@@ -211,7 +211,7 @@ def optimize(
       used, margin, 300.0 if budget_s is None else budget_s, workers, measure,
       journal=Path(journal) if journal is not None else None,
       stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
-      tiled=measure if tiled is None else tiled, shapes=checked_sizes(shapes or {}), began=start,
+      shapes=checked_sizes(shapes or {}), began=start,
       streamed=target_path is not None, emulate=recorded is not None or not measure, lock=recorded,
       steps=steps,
     )  # fmt: skip
@@ -232,6 +232,10 @@ def optimize(
     racer = ends.enter_context(_racer()) if gated else None
     if racer and loaded.path:
       emit = racer.beginning(loaded.path, emit or events.silent)
+    if measure and recorded is None and cache_folder("results"):
+      from mirage_onnx.verify.weights import hash_beside
+
+      hash_beside(loaded)
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()
       run, options = run_several(loaded, options, targets, emit or events.silent, locks)

@@ -88,14 +88,6 @@ def optimize(
       "OUT.onnx.journal, which only a run that did not end leaves.",
     ),
   ] = None,
-  tiled: Annotated[
-    bool | None,
-    typer.Option(
-      "--tiled/--no-tiled",
-      help="Also search regions in which two activations are contracted (attention), which "
-      "may take minutes. Default: where kernels are timed (--target local).",
-    ),
-  ] = None,
   shapes: Annotated[
     list[str] | None,
     typer.Option(
@@ -225,7 +217,6 @@ def optimize(
       emit=both(log, both(lines, tracks)),
       journal=kept,
       stop=lambda: interrupt.asked,
-      tiled=tiled,
       shapes=parse_sizes(shapes or ()),
       check=check,
       page=report,

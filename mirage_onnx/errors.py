@@ -175,14 +175,13 @@ REJECTIONS: dict[str, str] = {
   "OP_FORM": "an attribute or input form of the operator is not supported",
   "DTYPE": "the element type is not supported",
   "ZERO_SIZE": "a tensor of the node holds no elements",
-  "DYNAMIC_DIM": "what only a run counts is summed over (without --tiled) or split, or may not be equal",
+  "DYNAMIC_DIM": "what only a run counts is split, or may not be equal",
   "RANK_UNKNOWN": "a shape is not known",
   "SUBGRAPH": "the node runs subgraphs (If, Loop, Scan): regions are found in them, and end at their borders",
   "CUSTOM_DOMAIN": "the node belongs to a domain whose operators are not known here",
   # match: why a set of nodes is no region
   "AXES_CONFLICT": "one axis would have to be two axes at once",
   "TOO_SMALL": "nothing to fuse: one operator that contracts no weight, or a pure copy",
-  "WEIGHT_RUNTIME": "the matrix operand is not an initializer",
   "NAME_POOL_FULL": "the model already has 128 distinct custom kernels",
   # any stage
   "REGION_FAILED": "an error of mirage-onnx at this region alone, with its traceback in the log file",

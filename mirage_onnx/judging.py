@@ -4,21 +4,23 @@ Where kernels are timed, outcomes are told as they come: first of all what may g
 is found soon, for a GPU waits for them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
+from math import inf
 
 from mirage_onnx import events
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.searching import Setting, search_all, stopped
+from mirage_onnx.superopt.expected_time import doubt
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.predict import as_expected, doubt, refuse_result
+from mirage_onnx.tune.predict import as_expected, refuse_result
 from mirage_onnx.tune.search_order import search_order
 from mirage_onnx.verify.instance_checks import unlike
 from mirage_onnx.verify.term_checks import TermChecks
@@ -32,6 +34,12 @@ class Judge:
   dynamic: Dynamic
   margin: float
   timed: bool
+
+  def worth_us(self, o: Outcome) -> float:
+    """What a program may take that is worth a proof; where all are timed, or sizes vary, any time."""
+    if self.timed or self.margin < 0 or o.region.runtime:
+      return inf
+    return o.baseline_us * (1 - self.margin)
 
   def __call__(self, o: Outcome, r: SearchResult, setting: Setting) -> Outcome:
     """``o`` with the result, or refused."""
@@ -56,10 +64,12 @@ def search_outcomes(
   workers: int | str | None = None,
   tell: Callable[[Outcome], None] | None = None,
   preferred: Callable[[], Sequence[str]] = tuple,
+  settled: Container[str] = (),
 ) -> dict[str, Outcome]:
   """All of ``outcomes`` that are not refused, searched; ``tell`` is told each as soon as it is known.
 
-  ``preferred``: the keys of what is most wanted, asked whenever a worker is free.
+  ``preferred``: the keys of what is most wanted, asked whenever a worker is free. ``settled``: those whose
+  terms are not checked again.
   """
   terms, found = TermChecks(), dict(outcomes)
   for key, o in outcomes.items():
@@ -69,7 +79,7 @@ def search_outcomes(
       found[key] = o = replace(o, result=late, rejection=refusal)
       if tell:
         tell(o)
-    elif o.rejection is None:
+    elif o.rejection is None and key not in settled:
       made = guarded("check of terms", o.region.nodes, partial(with_right_terms, o, terms))
       found[key] = o = replace(o, rejection=made) if isinstance(made, Rejection) else made
       if tell and o.rejection is not None:
@@ -102,6 +112,7 @@ def search_outcomes(
   search_all(
     loaded, regions, setting, workers=workers, done=done, twins=more, weights=weights, in_order=tell is None,
     preferred=lambda: [place[key] for key in preferred() if key in place],
+    worths_us=[judge.worth_us(found[k]) for k in todo],
   )  # fmt: skip
   return found
 

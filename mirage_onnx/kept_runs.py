@@ -48,7 +48,7 @@ class KeptRun:
   ) -> None:  # fmt: skip
     self._store, self._options, self._output, self._lock = store, options, output, lock
     o = options
-    told = [repr(o.target), o.margin, repr(o.bound), o.tiled, {k: list(v) for k, v in o.shapes.items()}]
+    told = [repr(o.target), o.margin, repr(o.bound), {k: list(v) for k, v in o.shapes.items()}]
     told += [o.every, repr(o.steps), o.pool, o.tries, str(output.absolute()), lock and str(lock.absolute())]
     self._key = store.key("run", _given(loaded), json.dumps([told, dict(sorted(asked.items()))]))
 

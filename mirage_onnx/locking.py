@@ -66,7 +66,6 @@ def lock_of(
     output=file_hash(output),
     options=LockedOptions(
       targets or options.target.name, options.measure, options.margin if margin is None else margin,
-      options.tiled,
       {name: list(sizes) for name, sizes in sorted(options.shapes.items())}, external, options.steps,
     ),
     versions=here(_machine() if options.measure else None),
@@ -138,7 +137,6 @@ def check_same(
   *,
   target: str | None,
   margin: float,
-  tiled: bool | None,
   shapes: Mapping[str, Sequence[int]],
   external: str | None,
   steps: bool | int = False,
@@ -159,7 +157,6 @@ def check_same(
     ("the model", input_hash(loaded), lock.input),
     ("--target", given, wanted),
     ("--margin", o.margin if margin == DEFAULT_MARGIN else least, o.margin),
-    ("--tiled", o.tiled if tiled is None else tiled, o.tiled),
     ("--shapes", {n: list(s) for n, s in shapes.items()} or o.shapes, o.shapes),
     ("--external", external or o.external, o.external),
     ("--steps", steps, o.steps),
@@ -224,7 +221,7 @@ def _same_command(path: Path, loaded: LoadedModel, options: Options, external: s
     lock = read_lock(path)
     check_same(
       lock, loaded, target="local" if options.measure else options.target.name, margin=options.margin,
-      tiled=options.tiled, shapes=options.shapes, external=external, steps=options.steps,
+      shapes=options.shapes, external=external, steps=options.steps,
     )  # fmt: skip
   except MirageError:
     return None

@@ -71,14 +71,14 @@ class Options:
   """What a run may be told. ``measure``: time candidates on the present GPU.
 
   ``journal``: a file that keeps what the search has found, and from which it goes on. ``stop``:
-  polled by the search; a reason that it returns ends the search with what it has. ``tiled``: also
-  regions in which two activations are contracted. ``shapes``: the sizes at which a dimension that
-  only a run knows is declared to be used. ``every``: to test kernels, as if ONNX Runtime had none: what
-  verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of the whole
-  run, ``began`` (of ``time.monotonic``) its start, where that was before ``run``. ``emulate``: a predicted
-  choice is run once before it ships. ``streamed``: copies of large weights are left to ``save_model``.
-  ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what other targets
-  replace in the same file: a region is one of these, or has no node of them. ``steps``: how it was loaded.
+  polled by the search; a reason that it returns ends the search with what it has. ``shapes``: the sizes
+  at which a dimension that only a run knows is declared to be used. ``every``: to test kernels, as if ONNX
+  Runtime had none: what verifies is replaced, however slow, and one operator is a region. ``budget_s`` is of
+  the whole run, ``began`` (of ``time.monotonic``) its start, where that was before ``run``. ``emulate``: a
+  predicted choice is run once before it ships. ``streamed``: copies of large weights are left to
+  ``save_model``. ``lock``: what is chosen, by an earlier run; nothing is searched or timed. ``beside``: what
+  other targets replace in the same file: a region is one of these, or has no node of them. ``steps``: how it
+  was loaded.
   """
 
   target: Target
@@ -91,7 +91,6 @@ class Options:
   pool: int = NAME_POOL
   journal: Path | None = None
   stop: Callable[[], Stop | None] = never
-  tiled: bool = False
   shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
   every: bool = False
   streamed: bool = False
@@ -160,19 +159,21 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
     program = import_model(loaded)
   with stage(emit, "match"):
     declared = declared_sizes(program, options.shapes)
-    timed = options.measure or options.lock is not None
-    limits = limits_of(tiled=options.tiled, steps=bool(options.steps), timed=timed)
-    limits = replace(limits, single=options.every, reductions=timed)
+    limits = limits_of(steps=bool(options.steps), timed=options.measure)
+    limits = replace(limits, single=options.every, reductions=options.measure)
     end = inf if options.lock is not None else max(budget.search, time.monotonic() + LEAST_MATCH_S)
-    matches = find_candidates(program, limits, declared.typical, end).beside(options.beside)
+    find = lambda: find_candidates(program, limits, declared.typical, end).beside(options.beside)  # noqa: E731
     typical = program.sized(declared.typical)
     node_us = _node_us(typical, options)
     if options.measure and not options.every and options.lock is None:
-      from mirage_onnx.tune.node_times import measured_node_us
+      from mirage_onnx.tune.node_times import timed_beside
 
-      asked = {n for c in matches.candidates for n in c.nodes if node_us.get(n) != 0.0}
-      until = time.monotonic() + NODES_SHARE * options.budget_s
-      node_us |= measured_node_us(loaded, typical, asked, options.target, until=until)
+      nodes_of = lambda found: {n for c in found.candidates for n in c.nodes}  # noqa: E731
+      asked, until = {n for n, us in node_us.items() if us}, time.monotonic() + NODES_SHARE * options.budget_s
+      matches, us = timed_beside(find, nodes_of, loaded, typical, asked, options.target, until=until)
+      node_us |= us
+    else:
+      matches = find()
     outcomes = grouped(matches.candidates, node_us)
     if options.lock is None:
       outcomes = _refused(outcomes, node_us, program, declared, options)
@@ -216,7 +217,7 @@ def _optimized(
       setting = Setting(options.target, options.bound, budget.search, hooks, timed=options.measure)
       return search_outcomes(
         loaded, outcomes, setting, judge, weights, workers=options.workers, tell=tell,
-        preferred=lambda: asks.preferred if asks else (),
+        preferred=lambda: asks.preferred if asks else (), settled=kept.settled if kept else (),
       )  # fmt: skip
 
   with ExitStack() as stages, ExitStack() as threads:
@@ -255,6 +256,7 @@ def _optimized(
       ends=Ends(budget.tune, (lambda: options.stop() is not None) if options.measure else NEVER.stopped),
       checks=Ends(budget.checks), detail=detail, predicted_margin=options.margin,
       patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving, kept=kept,
+      helpers=threads,
     )  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
     rival: tuple[Chosen, ...] = ()

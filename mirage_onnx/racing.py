@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from mirage_onnx import events
 from mirage_onnx.custom_op.arm_session import Arm
@@ -84,6 +84,7 @@ class Gate:
   _questions: int = 0
   _looked: set[str] = field(default_factory=set)
   _apart: bool = False
+  _opening_s: float = 0.0
 
   def begin(self) -> None:
     """Let what times get ready."""
@@ -97,12 +98,19 @@ class Gate:
     if self.folder is not None:
       self.folder.cleanup()
 
-  def _over(self, faster: bool) -> bool:
-    """Whether nothing more is left out to see what it does: sooner where the result may stay as it is."""
-    now = time.monotonic()
-    if self._patient_until is None:
-      self._patient_until = now + max(LEFT_OUT_S, LEFT_OUT * (now - self.began))
-    return now > (min(self.end, self._patient_until) if faster else self.end)
+  def _over(self, question: Race, faster: bool) -> bool:
+    """Whether nothing more is left out to see what it does: sooner where the result may stay as it is.
+
+    Then a question is not begun either whose first look, by the openings so far, would come too late.
+    """
+    now, racer = time.monotonic(), self.timer if isinstance(self.timer, Racer) else None
+    if not faster or (racer and racer.knows(question)):
+      return not faster and now > self.end
+    budget_s, look_s = self.end - self.began, LOOKS[0] * len(question.arms) * self._opening_s
+    left = now + look_s > min(self.end, self._patient_until or self.end)
+    if racer and left:
+      racer.leave(question, budget_s)
+    return left or (racer is not None and racer.has_left(question, budget_s))
 
   def drops(self, new: Path, run: Run) -> dict[str, str]:
     """Region keys that have to go before ``new`` may be written, each with the reason; none: it may.
@@ -121,7 +129,8 @@ class Gate:
     """Whether ``other`` is faster than ``new``: somewhere with confidence, and on the whole."""
     if time.monotonic() > self.end:
       return False
-    found = self._ask((Arm(str(new)), Arm(str(other))), ((0, 1),), DROP_ALPHA, time.monotonic())
+    asked = self._question((Arm(str(new)), Arm(str(other))), ((0, 1),), DROP_ALPHA, time.monotonic())
+    found = self._asked(replace(asked, brief=True))
     return isinstance(found, Times) and Gain(tuple(r.speedups[0] for r in found.rows)).is_harmful
 
   def losers(
@@ -153,22 +162,26 @@ class Gate:
     self.code = "MODEL_UNSURE" if _is_unsure(rows) and not longer else "MODEL_SLOWER"
     if longer:
       return dict.fromkeys(groups, longer)
-    faster = is_faster(rows)
-    if faster and self._over(faster):
-      return {}
+    faster, now = is_faster(rows), time.monotonic()
+    if self._patient_until is None:
+      self._patient_until = now + max(LEFT_OUT_S, LEFT_OUT * (now - self.began))
 
-    def without(some: Sequence[str]) -> dict[str, Gain]:
+    def question(some: Sequence[str]) -> Race:
       arms = (result, *(Arm(result.path, result.bodies | groups[key]) for key in some))
       pairs = tuple((0, k + 1) for k in range(len(some)))
       until = self._patient_until if faster else None
-      seen = self._ask(arms, pairs, DROP_ALPHA, until, points=steps)
+      return replace(self._question(arms, pairs, DROP_ALPHA, until, points=steps), brief=faster)
+
+    def without(some: Sequence[str]) -> dict[str, Gain]:
+      seen = self._asked(question(some))
       rows = () if isinstance(seen, Failed) else seen.rows
       self._looked.update(some)
       return {key: Gain(tuple(r.speedups[k] for r in rows)) for k, key in enumerate(some)}
 
     # What was worth its place in a larger result is not asked about again.
     asked = tuple(key for key in groups if not faster or (key not in self._looked and key not in sure))
-    keys = to_drop(asked, without, batch=BATCH, over=lambda: self._over(faster), faster=faster)
+    over = lambda some: self._over(question(some), faster)  # noqa: E731
+    keys = to_drop(asked, without, batch=BATCH, over=over, faster=faster)
     how = "the whole model was measured faster without it" if faster else _why(rows)
     return dict.fromkeys(keys, how)
 
@@ -184,6 +197,12 @@ class Gate:
     return (*timed, *(f"not at {sizes}, where the original does not run" for sizes in self.skipped))
 
   def _ask(
+    self, arms: tuple[Arm, ...], pairs: tuple[tuple[int, int], ...], alpha: float, **more: Any
+  ) -> Times | Failed:
+    """As ``_question``, answered."""
+    return self._asked(self._question(arms, pairs, alpha, **more))
+
+  def _question(
     self,
     arms: tuple[Arm, ...],
     pairs: tuple[tuple[int, int], ...],
@@ -192,19 +211,25 @@ class Gate:
     most_s: float = MOST_S,
     points: tuple[Mapping[str, int], ...] = (),
     captured: bool = False,
-  ) -> Times | Failed:
+  ) -> Race:
     end = self.end if until is None else min(self.end, until)
     seconds = min(most_s, max(LEAST_S, end - time.monotonic()))
-    race = Race(
+    return Race(
       arms, pairs, seconds, alpha, points or self.points, more_s=FIRST_S, apart=self._apart, captured=captured
     )
+
+  def _asked(self, race: Race) -> Times | Failed:
     begun, found = time.monotonic(), self.timer(race)
-    hangs = time.monotonic() - begun > seconds + FIRST_S
+    took_s = time.monotonic() - begun
+    hangs = took_s > race.seconds + FIRST_S
     if isinstance(found, Failed) and not self._apart and not hangs:  # as for want of memory for all sessions
-      left_s = min(seconds, max(LEAST_S, end - time.monotonic()))
+      left_s = max(LEAST_S, race.seconds - took_s)
       alone = self.timer(replace(race, apart=True, seconds=left_s))
       self._apart = isinstance(alone, Times)
       return alone
+    if isinstance(found, Times) and found.rows:
+      openings = max(1, found.rows[0].speedups[0].openings)
+      self._opening_s = max(self._opening_s, took_s / openings / len(race.arms))
     return found
 
 

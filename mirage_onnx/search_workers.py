@@ -7,7 +7,8 @@
 A worker of the cluster is an actor that holds a process as those here are, so both do the same: what a
 search finds depends on the region alone. A node that goes away loses what its workers were at; that is
 searched again by another one. Every node needs this package in the same version, and the model's weights at
-the same path. Its cores compile kernels, too (``cluster_compiler.py``); they are timed here.
+the same path. Its cores compile kernels, too (``cluster_compiler.py``), and GPUs as the one here time them
+(``cluster_timer.py``).
 """
 
 from __future__ import annotations

@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from itertools import count as count_from
+from math import inf
 from pathlib import Path
 
 import onnx
 
 from mirage_onnx import deadline
+from mirage_onnx.cores import available_cores
 from mirage_onnx.events import Emit, Event, WorkEnded, WorkStarted
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel
@@ -132,6 +135,7 @@ def search_all(
   weights: ModelWeights | None = None,
   in_order: bool = True,
   preferred: Callable[[], Sequence[int]] = tuple,
+  worths_us: Sequence[float] = (),
 ) -> None:
   """Search every region; ``done`` is told each result, ``in_order`` of the regions or as they come.
 
@@ -140,16 +144,19 @@ def search_all(
   What an earlier run found for a region and its weights is taken from the cache folder. ``twins``: of
   each region other instances. A program that is safe for some of them only may be among the results,
   but does not count: who replaces an instance asks about its weights. ``weights``: of the model, with
-  what is measured of them already.
+  what is measured of them already. ``worths_us``: what programs that are worth a proof may take.
   """
   weights = weights or ModelWeights(loaded)
-  own = tuple(twins) or ((),) * len(regions)
+  own, worths = tuple(twins) or ((),) * len(regions), tuple(worths_us) or (inf,) * len(regions)
   kept = KeptResults(None if setting.structures else cache_folder("results"), _kept_setting(setting))
   seconds, digests, known = setting.seconds_left, dict[int, str](), dict[int, SearchResult]()
   with suppress(deadline.OverdueError), deadline.until(setting.deadline):
+    if kept.folder:
+      weights.hash_ahead([*regions, *chain.from_iterable(own)], available_cores())
     for i, region in enumerate(regions if kept.folder else ()):
       # What is found depends on the weights of the twins too.
-      digests[i] = " ".join(map(weights.digest, (region, *own[i])))
+      asked = [repr(worths[i])] if worths[i] < inf else []
+      digests[i] = " ".join([*map(weights.digest, (region, *own[i])), *asked])
       found = kept.get(region, digests[i], seconds)
       if found is not None and are_of(region, [v.candidate for v in found.candidates]):
         known[i] = found
@@ -179,7 +186,8 @@ def search_all(
     rest, others = [regions[i] for i in left], [own[i] for i in left]
     place = {i: n for n, i in enumerate(left)}
     first = lambda: [place[i] for i in preferred() if i in place]  # noqa: E731
-    _search_rest(loaded, rest, others, setting, weights, workers, keep, not in_order, first)
+    wants = [worths[i] for i in left]
+    _search_rest(loaded, rest, others, wants, setting, weights, workers, keep, not in_order, first)
 
 
 def _kept_setting(setting: Setting) -> dict[str, str]:
@@ -192,6 +200,7 @@ def _search_rest(
   loaded: LoadedModel,
   regions: Sequence[Region],
   twins: Sequence[tuple[Region, ...]],
+  worths_us: Sequence[float],
   setting: Setting,
   weights: ModelWeights,
   workers: int | str | None,
@@ -206,7 +215,7 @@ def _search_rest(
   """
   start = time.monotonic()
   store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
-  shared = SharedSearches(regions, store, lambda: setting.seconds_left, twins)
+  shared = SharedSearches(regions, store, lambda: setting.seconds_left, twins, worths_us)
 
   def unless_stopped(ask: Ask) -> Ask:
     def asked(job: Job) -> Answer:
@@ -240,7 +249,7 @@ def _search_rest(
   if not crew.again and (count <= 1 or (len(regions) < MIN_REGIONS and not beside)):
 
     def alone(job: Job) -> Answer:
-      scope = SearchScope.of(setting.target, setting.bound, job.region)
+      scope = SearchScope.of(setting.target, setting.bound, job.region, job.worth_us)
       with _told(setting.hooks.emit, 0, job):
         return work(job, scope, _verifier(weights, job), setting.hooks, setting.timed)
 
@@ -377,7 +386,7 @@ def _serve() -> None:
     except EOFError:
       return
     try:
-      scope = SearchScope.of(target, bound, job.region)
+      scope = SearchScope.of(target, bound, job.region, job.worth_us)
       result = work(job, scope, _verifier(weights, job), hooks, timed)
     except Exception as error:  # told to the parent, which raises it
       parent.tell("failed", f"{type(error).__name__}: {error}", traceback.format_exc())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from mirage_onnx.pipeline import Options, Run, refused, with_rival, with_these
 from mirage_onnx.rewrite.check_process import BEFORE, CheckProcess
 from mirage_onnx.rewrite.kept_checks import KeptChecks
 from mirage_onnx.rewrite.save import External, save_model
-from mirage_onnx.rewrite.stock_check import MOST_BYTES, check_written
+from mirage_onnx.rewrite.stock_check import MOST_BYTES, Found, check_written
 from mirage_onnx.tune.lock import file_hash
 
 if TYPE_CHECKING:  # what is not timed imports nothing that times
@@ -188,18 +189,29 @@ def _write(
     )
     return better
 
+  def passes(new: Path) -> Found | None:
+    if kept is None:
+      return None
+    now = time.monotonic()
+    found = kept.passed(new)
+    if found is None:
+      seconds = max(place.slack, min(MOST_S, place.end - now))
+      found = check_written(original, new, weights, seconds, place.checks)
+      kept.keep(new, found)
+    return found
+
   def checked(new: Path) -> Rejection | None:
     nonlocal last
-    # First of all: of two choices only the better one is checked.
-    if gate and made.rival and len(made.chosen) == len(run.chosen) and rival_is_better(new):
-      raise _RivalError
-    if kept:
-      now = time.monotonic()
-      found = kept.passed(new)
-      if found is None:
-        seconds = max(place.slack, min(MOST_S, place.end - now))
-        found = check_written(original, new, weights, seconds, place.checks)
-        kept.keep(new, found)
+    if gate and made.rival and len(made.chosen) == len(run.chosen):
+      # The measured choice is the better one as a rule: it is checked on the CPU while both have the GPU.
+      with ThreadPoolExecutor(1, thread_name_prefix="check") as pool:
+        check_beside = pool.submit(passes, new)
+        if rival_is_better(new):
+          raise _RivalError
+        found = check_beside.result()
+    else:
+      found = passes(new)
+    if found is not None:
       last = found.said
       if found.problem:
         return Rejection("CHECK_FAILED", found.problem)

@@ -61,7 +61,7 @@ def axiom_table():
 
 def _space(a):
   """The narrowest part of the space that it belongs to."""
-  for name in ("split", "shifted", "tiled"):
+  for name in ("split", "general"):
     if getattr(a.needs, name):
       return f"*{name}*"
   return ""

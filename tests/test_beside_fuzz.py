@@ -26,7 +26,6 @@ SETTINGS = """[optimize]
 budget = 5
 shapes = ["batch=1,8", "seq=1,128..2048:128"]
 margin = 0.1
-tiled = false
 external = "copy"
 [inspect]
 target = "h200"

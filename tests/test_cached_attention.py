@@ -12,7 +12,7 @@ import mirage_onnx
 from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED_STEPS
+from mirage_onnx.match.cuts import STEPS
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H200
 
@@ -29,7 +29,7 @@ CASES = {
 def test_kernels_in_place_and_beside_it(name):
   shape, all_lengths, more = CASES[name]
   model = cached_step(*shape, **more)
-  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
   assert replaced_ops(result) == {"it", "it/attended"}
   assert not [n for n in result.model.graph.node if n.op_type == "GroupQueryAttention"]
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
@@ -62,7 +62,7 @@ def test_several_new_tokens(more):
   """Behind others, as the first of all, and at the end of the cache; rows behind them stay as they are."""
   new, room = more.get("new", 3), 40
   model = cached_step(1, 2, 2, 32, room, **{"new": new, **more})
-  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
   assert replaced_ops(result) == {"it", "it/attended"}
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -87,7 +87,7 @@ def test_a_prompt_of_sequences_that_end_before_it():
   """Their tokens are turned from row 0 on; bodies, too, take the prompt for as long as it is."""
   batch, new = 2, 3
   model = cached_step(batch, 1, 2, 32, 24, new=new)
-  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
   assert replaced_ops(result) == {"it", "it/attended"}
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain, bodies = (
@@ -119,7 +119,7 @@ def test_as_many_sequences_as_a_run_has():
     if value.name != "total":
       value.type.tensor_type.shape.dim[0].dim_param = "batch"
   result = mirage_onnx.optimize(
-    model, target="h200", workers=1, margin=-20.0, tiled=True, shapes={"batch": [1, 2]}
+    model, target="h200", workers=1, margin=-20.0, shapes={"batch": [1, 2]}
   )  # fmt: skip
   assert replaced_ops(result) == {"it", "it/attended"}
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
@@ -139,7 +139,7 @@ def test_norms_of_queries_and_keys():
   rng = np.random.default_rng(3)
   norms = [(1 + 0.3 * rng.standard_normal(size)).astype(np.float16) for _ in range(2)]
   model = cached_step(batch, own, shared, size, room, norms=norms, qk_norm_epsilon=1e-3)
-  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
   assert replaced_ops(result) == {"it", "it/attended"}
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain = cached_step(batch, own, shared, size, room).SerializeToString()
@@ -163,7 +163,7 @@ def test_a_cache_whose_size_a_run_gives():
   """Kernels made with 40 rows in mind, at any: in place and beside it."""
   model = cached_step(2, 1, 2, 32, 2048, named="room")
   result = mirage_onnx.optimize(
-    model, target="h200", workers=1, margin=-20.0, tiled=True, shapes={"room": [40]}
+    model, target="h200", workers=1, margin=-20.0, shapes={"room": [40]}
   )  # fmt: skip
   assert replaced_ops(result) == {"it", "it/attended"}
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
@@ -186,7 +186,7 @@ def test_lengths_that_are_no_places_of_the_cache(named):
   room = 24
   model = cached_step(2, 1, 2, 32, room, named=named)
   result = mirage_onnx.optimize(
-    model, target="h200", workers=1, margin=-20.0, tiled=True, shapes={named: [room]} if named else None
+    model, target="h200", workers=1, margin=-20.0, shapes={named: [room]} if named else None
   )  # fmt: skip
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   feeds = step_feeds(cached_step(2, 1, 2, 32, room), [room - 1, room - 1], garbage=0)
@@ -205,7 +205,7 @@ def test_several_tokens_that_are_nowhere_in_the_cache(more):
   """Whatever a run says of their places, what is read and written is inside, and a result is a number."""
   room, new = 24, 3
   model = cached_step(1, 1, 2, 32, room, new=new, **more)
-  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   feeds = step_feeds(model, [room - 1], garbage=0)
   wrong = (-1, room, room + 1, 2**30, -(2**31), 2**31 - 1)
@@ -222,7 +222,7 @@ def test_several_tokens_that_are_nowhere_in_the_cache(more):
 def test_one_part_alone_is_not_replaced(left):
   """The operator would run beside it."""
   loaded = load_model(cached_step(1, 1, 2, 32, 24, rotary=False))
-  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=True, workers=1))
+  run = pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, workers=1))
   kernels = [(c.region, o.compiled) for c, o in run.chosen]
   assert sorted(n for r, _ in kernels for n in r.nodes) == ["it", "it/attended"]
   done = apply(loaded, [k for k in kernels if k[0].nodes == (left,)], H200)
@@ -233,7 +233,7 @@ def test_one_part_alone_is_not_replaced(left):
 def test_a_cache_that_may_grow_stays():
   """Without kernels the node is one again, byte for byte."""
   model = cached_step(1, 1, 2, 32, 24, fixed=False)
-  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
   assert result.model.SerializeToString() == model.SerializeToString()
   assert result.report["barriers"] == {"DYNAMIC_DIM": 1}
 
@@ -241,7 +241,7 @@ def test_a_cache_that_may_grow_stays():
 def test_keys_and_values_that_are_apart_have_regions():
   """With both caches and what says where they are six tensors: one region yields both, one each of them."""
   model = cached_step(1, 2, 4, 32, 70, apart=True)
-  found = find_candidates(import_model(load_model(model)), TILED_STEPS)
+  found = find_candidates(import_model(load_model(model)), STEPS)
   assert not found.rejections
   caches = {"present_k", "present_v"}
   assert {frozenset(caches), *(frozenset({c}) for c in caches)} <= {c.outputs for c in found.candidates}
@@ -252,6 +252,6 @@ def test_keys_and_values_that_are_apart_have_regions():
 def test_both_caches_have_the_same_axes(apart, norms):
   """So one kernel writes the new row of keys (turned, by halves) and of values."""
   model = cached_step(1, 2, 4, 32, 70, apart=apart, norms=norms)
-  found = find_candidates(import_model(load_model(model)), TILED_STEPS)
+  found = find_candidates(import_model(load_model(model)), STEPS)
   (both,) = (c.region for c in found.candidates if len(c.outputs) == 2)
   assert len(both.outputs) == 4 and len({o.axes for o in both.outputs}) == 1

@@ -98,7 +98,7 @@ def test_what_overflows_is_found(rows, overflows):
   """
   net = Net(seed=3)
   model = net.model(clamped(net, rows))
-  result = mirage_onnx.optimize(model, target="h200", workers=1, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
   assert replaced_ops(result) == {n.name for n in model.graph.node}
   values = feeds(model, np.random.default_rng(0))
   x, r = values.values()

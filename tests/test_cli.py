@@ -33,8 +33,8 @@ OPTIMIZE = ["optimize", "in.onnx", "-o", "out.onnx"]
 def test_optimize(api, capsys):
   options = ["--target", "h200", "--budget", "9", "--margin", "0.1", "--external", "copy"]
   shapes = ["--shapes", "batch=8,1 seq=2", "--shapes", "n=3"]
-  assert cli.main([*OPTIMIZE, *options, "--tiled", *shapes]) == Exit.DONE
-  wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy", "tiled": True}
+  assert cli.main([*OPTIMIZE, *options, *shapes]) == Exit.DONE
+  wanted = {"target": "h200", "budget_s": 9.0, "margin": 0.1, "external": "copy"}
   wanted["journal"] = Path("out.onnx.journal")
   wanted["shapes"] = {"batch": (1, 8), "seq": (2,), "n": (3,)}
   wanted["check"] = True

@@ -1,4 +1,4 @@
-"""``optimize(tiled=True)`` where only a run knows how many queries, keys and sequences there are."""
+"""Attention where only a run knows how many queries, keys and sequences there are."""
 
 from functools import cache
 
@@ -120,9 +120,7 @@ def optimized(name):
   used = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
   sizes_of = SHAPES | MORE.get(name, {})
   shapes = {name: sizes for name, sizes in sizes_of.items() if name in used}
-  result = mirage_onnx.optimize(
-    model, target="h200", workers=1, margin=-20.0, tiled=True, shapes=shapes, budget_s=LONG_S
-  )
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, shapes=shapes, budget_s=LONG_S)
   return model, result
 
 

@@ -78,7 +78,7 @@ def test_a_file_that_has_changed(files, name, how):
   assert bool(known(asked(files))) == same
 
 
-@pytest.mark.parametrize("change", [{"margin": 0.5}, {"tiled": True}, {"shapes": {"n": (4,)}}, {"steps": 8}])
+@pytest.mark.parametrize("change", [{"margin": 0.5}, {"shapes": {"n": (4,)}}, {"steps": 8}])
 def test_another_question(files, change):
   asked(files).keep(RUN, REPORT)
   assert known(asked(files)) and not known(asked(files, **change))

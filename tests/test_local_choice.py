@@ -36,7 +36,7 @@ def test_something_is_replaced_in_time(monkeypatch, budget_s):
   gpu, told = FakeGpu(monkeypatch), []
   loaded = load_model(feed_forward(128))
   start = time.monotonic()
-  options = Options(get_target("h200"), budget_s=budget_s, measure=True, tiled=True)
+  options = Options(get_target("h200"), budget_s=budget_s, measure=True)
   run = pipeline.run(loaded, options, lambda e: told.append(e))
   took = time.monotonic() - start
   assert run.chosen and all(o.measured for _, o in run.chosen)

@@ -114,11 +114,10 @@ def test_another_model(folder):
   ("options", "said"),
   [
     ({"margin": 0.3}, "--margin is 0.3, 0.2 in the lock"),
-    ({"tiled": True}, "--tiled is True, False in the lock"),
     ({"target": "local"}, "--target is local, h200 in the lock"),
     ({"shapes": {"batch": (1,)}}, "--shapes is {'batch': [1]}, {} in the lock"),
     ({"external": "inline"}, "--external is inline, None in the lock"),
-    ({"margin": 0.3, "tiled": True}, "--margin is 0.3, 0.2 in the lock; --tiled is True"),
+    ({"margin": 0.3, "external": "copy"}, "--margin is 0.3, 0.2 in the lock; --external is copy"),
   ],
 )
 def test_other_options(folder, options, said):

@@ -109,10 +109,10 @@ def test_a_layer_with_a_cache(rng):
 
 @pytest.mark.slow
 def test_attention_over_parts(rng):
-  assert not optimized(past_and_new, rng, tiled=True)
+  assert not optimized(past_and_new, rng)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("build", [*BUILDS, attention, past_and_new])
 def test_parts_on_a_gpu(build, rng):
-  optimized(build, rng, {"providers": ["CUDAExecutionProvider"]}, tiled=True)
+  optimized(build, rng, {"providers": ["CUDAExecutionProvider"]})

@@ -60,7 +60,7 @@ def of_a_run(model, rng, low=-EXPERTS):
 def optimized(build, rng, **how):
   model = model_of(build)
   # ONNX Runtime's kernels are faster at these sizes: the margin takes ours anyway.
-  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
   check_kernels(model, result, of_a_run(model, rng), atol=4e-3, **how)
   return model, result
 
@@ -115,9 +115,7 @@ def test_rows_that_are_not_there(rng):
 def test_as_many_as_a_run_says(rng):
   """The number of tokens is counted in a run."""
   model = model_of(lambda net: gated(net, "tokens"))
-  result = mirage_onnx.optimize(
-    model, target="h200", workers=1, margin=-20.0, tiled=True, shapes={"tokens": [1, 3]}
-  )
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, shapes={"tokens": [1, 3]})
   session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   plain = ReferenceEvaluator(model)
   for tokens in (1, 2, 3, 7):

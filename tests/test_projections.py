@@ -45,7 +45,7 @@ def test_kernels_of_the_parts(monkeypatch, mask, slow, left):
   """What stays of the node are its parts."""
   chosen(monkeypatch, slow)
   model = projecting(512, 8, dtype=np.float16, mask=mask, batch=2)
-  result = mirage_onnx.optimize(model, target="h100", workers=1, tiled=True)
+  result = mirage_onnx.optimize(model, target="h100", workers=1)
   ops = [n.op_type for n in result.model.graph.node]
   assert [op for op in ops if op in ("Attention", "MatMul", "Split", "MultiHeadAttention")] == left, ops
   values = feeds(model, np.random.default_rng(0))
@@ -66,7 +66,7 @@ def test_sizes_of_a_run(monkeypatch, mask):
   model = projecting(512, 8, dtype=np.float16, mask=mask, batch="batch", length="length")
   del model.graph.value_info[:]
   sizes = {"batch": [2], "length": [64]}
-  result = mirage_onnx.optimize(model, target="h100", workers=1, tiled=True, shapes=sizes, budget_s=600)
+  result = mirage_onnx.optimize(model, target="h100", workers=1, shapes=sizes, budget_s=600)
   assert "Attention" not in [n.op_type for n in result.model.graph.node]
   session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
   rng = np.random.default_rng(0)

@@ -67,7 +67,7 @@ def test_dynamic_attention_of_bert(tmp_path):
   before, after = tmp_path / "in.onnx", tmp_path / "out.onnx"
   onnx.save(encoder(BERT, "tokens", "batch"), before)
   shapes = {"batch": (8,), "tokens": (128,)}
-  result = api.optimize(before, after, target="h200", tiled=True, shapes=shapes, budget_s=6000.0)
+  result = api.optimize(before, after, target="h200", shapes=shapes, budget_s=6000.0)
   kinds = {n.name: n.op_type for n in onnx.load(before).graph.node}
   (attention,) = (
     r["ops"] for r in result.report["regions"]

@@ -111,7 +111,7 @@ def test_attention_of_grouped_heads(tokens):
   k, v = (net.Reshape(x, [1, 4, 24, 16]) for x in repeated)
   logits = net.MatMul(net.input(1, 4, tokens, 16), net.Transpose(k, perm=[0, 1, 3, 2]))
   model = net.model(net.MatMul(net.Softmax(logits), v))
-  result = mirage_onnx.optimize(model, target="h200", workers=1, tiled=True)
+  result = mirage_onnx.optimize(model, target="h200", workers=1)
   assert len(replaced_ops(result)) == len(model.graph.node)
   check_kernels(model, result, feeds(model, np.random.default_rng(0)), atol=4e-3)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Runs before anything counts: allocations, the choice of algorithms, the capture of a graph.
 WARM_RUNS = 4
 #: onnxruntime's number for a run that neither captures nor replays a graph.
-_NO_GRAPH = "-1"
+NO_GRAPH = "-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class ArmSession:
   ) -> Callable[[], object]:
     """A run on memory of the device that stays the same, as the graph of this number if it captures any.
 
-    ``shared``: the outputs in the memory of an input.
+    ``NO_GRAPH`` is none, in a session that captures, too. ``shared``: the outputs in the memory of an input.
     """
     binding, options = self.session.io_binding(), import_onnxruntime().RunOptions()
     if self.graph:  # the first run allocates, and says how large the results are
-      options.add_run_config_entry("gpu_graph_id", _NO_GRAPH)
+      options.add_run_config_entry("gpu_graph_id", NO_GRAPH)
     kept = {name: ort_value(x, self.device) for name, x in feeds.items()}
     for name, value in kept.items():
       binding.bind_ortvalue_input(name, value)

@@ -13,7 +13,8 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.inspection.survey import Survey
 from mirage_onnx.ir.program import Node
 from mirage_onnx.match.candidates import RegionCandidate, candidate
-from mirage_onnx.match.cuts import Limits
+from mirage_onnx.match.cuts import PREDICTED, Limits, meets
+from mirage_onnx.match.graph import Graph
 from mirage_onnx.match.repeated import RegionMaker
 
 
@@ -32,7 +33,7 @@ class Border:
 
 def borders(survey: Survey, instance: RegionCandidate, limits: Limits | None = None) -> list[Border]:
   """Every neighbour of ``instance``: of its inputs that are no weights, then of its outputs."""
-  growth = _Growth(survey, instance, limits or Limits())
+  growth = _Growth(survey, instance, limits or PREDICTED)
   program = survey.program
   maker = {o: n.name for n in program.nodes for o in n.outputs if o}
   readers = program.consumers()
@@ -107,7 +108,7 @@ class _Growth:
       )
     measures = {
       "contractions": (sum(map(self._contractions, wider)), bounds.contractions),
-      "reductions one after the other": (max(self._depths(wider).values()), bounds.depth),
+      "reductions one after the other": (max(self._depths(wider).values()), self._depth(wider)),
       "nodes": (len(wider), bounds.nodes),
       "inputs besides weights": (len(self._leaves(wider)), bounds.leaves),
     }
@@ -132,6 +133,11 @@ class _Growth:
     made = {o for n in nodes for o in self._nodes[n].outputs}
     fixed = self.survey.program.weights | set(self.survey.program.constants)
     return {i for n in nodes for i in self._nodes[n].operands} - made - fixed
+
+  def _depth(self, wider: frozenset[str]) -> int:
+    """How deep such a region may be."""
+    deep = meets(Graph(self.survey.program), wider)
+    return self.limits.depth if deep else self.limits.weights_depth
 
   def _contractions(self, name: str) -> int:
     return sum(s.op == "matmul" for s in self._nodes[name].steps)

@@ -17,6 +17,7 @@ from mirage_onnx.cost.region_work import Flops, Work, count_flops, region_work, 
 from mirage_onnx.importer import LoadedModel, import_model
 from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.candidates import Matches, RegionCandidate, find_candidates
+from mirage_onnx.match.cuts import PREDICTED
 from mirage_onnx.target import Target
 from mirage_onnx.tune.baseline import COPIES, FREE, alone_us, load_table, node_times_us, with_floors
 from mirage_onnx.tune.declared_sizes import Sizes, declared_sizes
@@ -187,7 +188,7 @@ def survey_model(
   """
   named = import_model(loaded)
   declared, table = declared_sizes(named, shapes or {}), load_table(target)
-  matches = find_candidates(named, sizes=declared.typical)
+  matches = find_candidates(named, PREDICTED, declared.typical)
 
   def times(sizes: Sizes) -> dict[str, float]:
     return node_times_us(named.sized(sizes), table) if table else {}

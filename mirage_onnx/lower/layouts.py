@@ -35,10 +35,10 @@ class Laid(NamedTuple):
   lanes: Chosen | None = None
 
 
-def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = False) -> Laid:
+def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, general: bool = True) -> Laid:
   """The block operations with their layouts (and the contractions' operands as (A, B)).
 
-  ``tiled``: a kernel of no other family gets the layouts of a tiled one.
+  ``general``: a kernel of no other family gets the layouts of a tiled one.
 
   Raises:
       RejectionError: LAYOUT.
@@ -51,7 +51,7 @@ def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, tiled: bool = Fal
       return Laid(Family.ROW, _row_layouts(kernel))
     laid = Laid(Family.STREAMING, _streaming_layouts(kernel, tensors))
   except RejectionError:
-    if not tiled or few_bits:
+    if not general or few_bits:
       raise
     return Laid(Family.TILED, *lay_out_tiled(kernel, tensors))
   fragments = (Layout.A_FRAG, Layout.B_FRAG)

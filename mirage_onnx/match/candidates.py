@@ -11,7 +11,7 @@ from mirage_onnx.failures import refusal
 from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.ir import Program, Region
 from mirage_onnx.match.borders import Borders
-from mirage_onnx.match.cuts import Cut, Limits, find_cuts
+from mirage_onnx.match.cuts import Cut, Limits, find_cuts, meets
 from mirage_onnx.match.graph import LAYOUT, Graph
 from mirage_onnx.match.repeated import RegionMaker
 
@@ -59,7 +59,7 @@ def find_candidates(
   (of ``time.monotonic``) no more are looked for; of dense graphs a node takes 4 ms.
   """
   bounds = limits or Limits()
-  graph = Graph(program, runtime=bounds.runtime)
+  graph = Graph(program)
   borders = Borders(graph, reductions=bounds.reductions)
   cuts, maker = find_cuts(borders, bounds, until), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}
@@ -78,7 +78,8 @@ def find_candidates(
         key = (cut.nodes, outputs)
         if key in candidates or (only_viewed and len(outputs) == 1):
           continue
-        if _is_again(graph, cut, outputs, bounds.again):
+        most = bounds.again_meeting if meets(graph, cut.nodes) else bounds.again
+        if _is_again(graph, cut, outputs, most):
           continue
         made = candidate(maker, cut.nodes, outputs)
         if isinstance(made, RegionCandidate):

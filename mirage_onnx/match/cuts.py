@@ -9,7 +9,7 @@ is bounded by counts of contractions, nodes and leaves.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from mirage_onnx.importer.split_caches import CACHED
@@ -26,8 +26,10 @@ class Limits:
   """Bounds of one cone and of how many cuts of a tensor are kept."""
 
   contractions: int = 6
-  #: Reductions and contractions one after the other on a path: what one kernel can hold.
-  depth: int = 3
+  #: Reductions and contractions one after the other on a path: what one kernel can hold, and where no
+  #: two activations meet.
+  depth: int = 4
+  weights_depth: int = 4
   nodes: int = 32
   leaves: int = 5
   kept: int = 24
@@ -39,31 +41,31 @@ class Limits:
   #: Nodes whose results others read, too, and that a region computes again one from the other: of a chain
   #: of residual sums through many layers it reads one.
   again: int = 2
-  #: Whether contractions of two activations are in regions.
-  runtime: bool = False
+  #: The same of a region in which two activations are contracted.
+  again_meeting: int = 2
+  #: Whether of cones with one kernel that with the fewest nodes is kept: others may yield what is moved.
+  fewest: bool = True
   #: How many more one operator may have: attention whose queries have a norm.
-  within: int = 0
+  within: int = 1
   #: Whether one operator alone is a region: ONNX Runtime has a kernel for it, so only to test ours.
   single: bool = False
   #: Whether one that reduces is, as its kernel is timed beside ours: several others may read what it yields.
   reductions: bool = False
 
 
-#: What a kernel of ``superopt.space.ALL`` can hold: a softmax between two contractions.
-TILED = Limits(depth=4, runtime=True, within=1)
+#: Where kernels are timed.
+TIMED = Limits()
 #: Of the steps of a decoder, where a node is a norm and the sum before it: with more, four times as many
 #: regions are searched, most of them chains of sums that no choice wants.
-TILED_STEPS = replace(TILED, again=1)
-#: Where nothing is timed: a third of the regions (BERT-base: 58 of 167, searched in 50 s of CPU where all
-#: take more than 105), of which the choice by prediction loses nothing.
-TILED_PREDICTED = replace(TILED, again=0)
+STEPS = Limits(again=1, again_meeting=1)
+#: Where nothing is timed: attention computes nothing again (a third of the regions of BERT-base), of which
+#: the choice by prediction loses nothing; norms before products do (a LLaMA layer: 56 us, 75 without).
+PREDICTED = Limits(weights_depth=3, again_meeting=0, fewest=False)
 
 
-def limits_of(*, tiled: bool, steps: bool, timed: bool) -> Limits:
-  """Those of a run: with contractions of two activations, of a decoder's steps, with a GPU that times."""
-  if not tiled:
-    return Limits()
-  return TILED_STEPS if steps else TILED if timed else TILED_PREDICTED
+def limits_of(*, steps: bool, timed: bool) -> Limits:
+  """Those of a run: of a decoder's steps, with a GPU that times."""
+  return STEPS if steps else TIMED if timed else PREDICTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,12 @@ def find_cuts(borders: Borders, limits: Limits, until: float = inf) -> dict[str,
         x in graph.producer and graph.producer[x].name in nodes for x in leaves
       ):
         continue
-      if limits.runtime and _mixed(graph, nodes):
+      if _mixed(graph, nodes):
         continue  # a projection and the attention behind it are searched apart
       count = own + sum(graph.contractions(n) for n in nodes & graph.contracting if n != node.name)
       depth = graph.depth(node.name) + depth_below
-      deepest = limits.depth + limits.within if depth_below == 0 else limits.depth
-      if count <= limits.contractions and depth <= deepest:
+      deepest = limits.depth if meets(graph, nodes) else limits.weights_depth
+      if count <= limits.contractions and depth <= deepest + (limits.within if depth_below == 0 else 0):
         cuts[Cut(leaves, nodes, count, depth)] = None
     made = {s.output.name for s in node.steps}
     found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, tuple(cuts), limits))
@@ -156,7 +158,7 @@ def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:
   return 0 < len(weights) < len(contracting)
 
 
-def _meets(graph: Graph, nodes: frozenset[str]) -> bool:
+def meets(graph: Graph, nodes: frozenset[str]) -> bool:
   """Whether two activations are contracted."""
   return not nodes & graph.contracting <= graph.contracting_weights
 
@@ -194,8 +196,8 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     return (border / max(size, 1), -size, tuple(sorted(cut.leaves)))
 
   def kernel(cut: Cut) -> frozenset[str]:
-    """What of a cone decides about its kernel; where activations are contracted moves are views, too."""
-    return cut.nodes - graph.embeddings - (graph.moves if limits.runtime else graph.views)
+    """What of a cone decides about its kernel, of which moves are views."""
+    return cut.nodes - graph.embeddings - graph.moves
 
   kept: list[list[Cut]] = []
   for count in sorted({c.contractions for c in cuts}):
@@ -203,7 +205,7 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     for cut in sorted((c for c in cuts if c.contractions == count), key=rank):
       alike.setdefault(kernel(cut), []).append(cut)
     ranked, most = list(alike.items()), limits.kept_per_contractions
-    if limits.runtime and len(ranked) > most and _meets(graph, ranked[0][0]):
+    if len(ranked) > most and meets(graph, ranked[0][0]):
       few = sorted(ranked[most // 2 :], key=lambda own: len(own[0]))
       ranked[most // 2 :] = few
     kept += [same for _, same in ranked[:most]]
@@ -216,7 +218,7 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
 def _ends(graph: Graph, same: Sequence[Cut], limits: Limits) -> list[Cut]:
   """Of cones with one kernel those with most nodes: that pick no rows themselves, and most of them.
 
-  Where moves are views, the one with the fewest is kept, too: somebody else may yield what is moved.
+  The one with the fewest is kept, too, where that is asked: somebody else may yield what is moved.
   """
   by_picks: dict[frozenset[str], Cut] = {}
   for cut in same:
@@ -225,4 +227,4 @@ def _ends(graph: Graph, same: Sequence[Cut], limits: Limits) -> list[Cut]:
       by_picks[picked] = cut
   own = sorted(by_picks.items(), key=lambda x: len(x[0]))
   found = [own[0][1], own[-1][1]]
-  return [*found, min(same, key=lambda cut: len(cut.nodes))] if limits.runtime else found
+  return [*found, min(same, key=lambda cut: len(cut.nodes))] if limits.fewest else found

@@ -19,15 +19,10 @@ FEW_ROWS = 64
 
 
 class Graph:
-  """A program with its edges and reasons, computed once.
+  """A program with its edges and reasons, computed once."""
 
-  ``runtime``: whether contractions of two activations may be in regions, and sums over what only
-  a run counts.
-  """
-
-  def __init__(self, program: Program, *, runtime: bool = False) -> None:
+  def __init__(self, program: Program) -> None:
     self.program = program
-    self._runtime = runtime
     self.outputs = frozenset(program.outputs)
     self.consumers = program.consumers()
     self.reads = {n.name: n.operands for n in program.nodes}
@@ -56,8 +51,6 @@ class Graph:
     """Why the node can be in no region, or None."""
     if node.barrier is not None:
       return node.barrier
-    if not self._runtime and not self._contracts_weights(node):
-      return Rejection("WEIGHT_RUNTIME", "no operand is an initializer", (node.name,))
     packed = {i for s in node.steps if s.op == "stored" for i in s.inputs}
     for name in (*self.reads[node.name], *node.outputs):
       tensor = self.program.tensors.get(name)
@@ -70,39 +63,16 @@ class Graph:
         return Rejection("DTYPE", f"{name} is not a float tensor", (node.name,))
       if self.program.numbers(name) is None:
         return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
-    return self._sums_at_run_time(node)
-
-  def _sums_at_run_time(self, node: Node) -> Rejection | None:
-    """Why no kernel sums over what the node sums over, or None; tiled kernels sum over anything."""
-    program = self.program
-    if self._runtime or not program.primes:
-      return None
-    shapes = {s.output.name: s.output.shape or () for s in node.steps}
-    shapes |= {n: program.numbers(n) or () for n in self.reads[node.name]}
-    for s in node.steps:
-      read = [shapes.get(i, ()) for i in s.inputs if isinstance(i, str)]
-      if s.op == "matmul":
-        depths = read[0][-1:]
-      elif s.op in ("sum", "mean", "rmax"):
-        assert isinstance(s.attr, tuple)
-        depths = tuple(read[0][i] for i in s.attr)
-      else:
-        continue
-      if any(program.is_symbolic(int(d)) for d in depths):
-        reason = f"{node.op_type}: contracts or reduces what is counted only in a run"
-        return Rejection("DYNAMIC_DIM", reason, (node.name,))
     return None
 
-  def _contracts_weights(self, node: Node) -> bool:
+  def contracts_weight(self, name: str) -> bool:
     """Whether every contraction of the node has an operand that no run changes."""
+    node = self.node[name]
     return all(
       any(isinstance(i, str) and self._is_constant(node, i) for i in s.inputs)
       for s in node.steps
       if s.op == "matmul"
     )
-
-  def contracts_weight(self, name: str) -> bool:
-    return self._contracts_weights(self.node[name])
 
   def streams(self, name: str) -> bool:
     """Whether all that takes time is to read a weight: few rows are multiplied by it.

@@ -2,7 +2,9 @@
 
 The key holds the bytes of the model files, the weights' files (names, sizes and times of change; what this
 program has written is named by its content), which nodes run their bodies, what was asked, the machine, and
-the source of what times. A race that ended before its first look says nothing, and is not kept.
+the source of what times. A race that ended before its first look says nothing, and is not kept, but for one
+that is asked again in no longer time (``Race.brief``). What there was no time to ask is not asked by a repeat
+either: it has more of it, as it knows all the rest.
 """
 
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.tune.kept_ends import MORE
 from mirage_onnx.tune.lock import file_hash
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.paired import LOOKS, Speedup
@@ -54,23 +57,59 @@ class KeptRacer(Racer):
       key = self._key(question)
     except OSError:
       return self._asked(question)
-    if (known := _times(self._store.get(key))) is not None:
+    if (known := self._known(key, question)) is not None:
       return known
     found = self._asked(question)
-    if isinstance(found, Times) and all(s.openings >= LOOKS[0] for r in found.rows for s in r.speedups):
-      self._store.put(key, _value(found))
+    if isinstance(found, Times) and (question.brief or _is_full(found)):
+      self._store.put(key, {**_value(found), "seconds": question.seconds})
       self._store.put(self._any(Path(question.arms[0].path)), {"raced": True})
     return found
+
+  def knows(self, question: Race) -> bool:
+    """As of ``Racer``."""
+    try:
+      return self._known(self._key(question), question) is not None
+    except OSError:
+      return False
+
+  def leave(self, question: Race, budget_s: float) -> None:
+    """As of ``Racer``."""
+    with suppress(OSError):
+      self._store.put(self._key(question, "left"), {"budget_s": budget_s})
+
+  def has_left(self, question: Race, budget_s: float) -> bool:
+    """As of ``Racer``; a larger budget has time for more."""
+    try:
+      value = self._store.get(self._key(question, "left"))
+      return value is not None and budget_s <= MORE * float(value["budget_s"])
+    except (OSError, *UNREADABLE):
+      return False
+
+  def _known(self, key: str, question: Race) -> Times | None:
+    value = self._store.get(key)
+    found = _times(value)
+    if value is None or found is None or _is_full(found):
+      return found
+    try:
+      enough = question.seconds <= MORE * float(value["seconds"])
+    except UNREADABLE:
+      return None
+    return found if question.brief and enough else None
 
   def _any(self, original: Path) -> str:
     """Of any race whose first arm is this. Raises OSError where it cannot be read."""
     return self._store.key("raced", file_hash(original))
 
-  def _key(self, q: Race) -> str:
+  def _key(self, q: Race, what: str = "race") -> str:
     """Raises OSError where a file cannot be read."""
     points = [sorted(p.items()) for p in q.points]
     asked = repr((q.pairs, q.alpha, points, q.provider, q.seed, q.apart, q.captured))
-    return self._store.key("race", asked, *map(_arm_text, q.arms))
+    return self._store.key(what, asked, *map(_arm_text, q.arms))
+
+
+def _is_full(found: Times) -> bool:
+  """Whether there was a look at all that was asked."""
+  return all(s.openings >= LOOKS[0] for r in found.rows for s in r.speedups)
 
 
 def _arm_text(arm: Arm) -> str:

@@ -7,7 +7,9 @@ it. ``save_model`` streams such copies to the output's data file in blocks; ``he
 them into a model that stays in memory.
 """
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,15 +19,16 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo
 
+from mirage_onnx.cores import available_cores
 from mirage_onnx.importer.external import check_stored, read_tensor, size_bytes
+from mirage_onnx.ir.tiled_copies import copy_tiles
 
 #: What the location of such a copy begins with; no file's name has that character.
 MARK = "\0turned "
 #: Bytes that are turned at a time, and the size from which a copy is not made before it is written.
 BLOCK_BYTES, LEAST_BYTES = 1 << 24, 1 << 20
-#: Elements of a tile: along what is innermost in the copy, and in the source. Numpy goes through all of the
-#: one for each of the other, and nothing that a cache has read is still there (five times as long).
-TILE = 64, 256
+#: Blocks that are made at a time: memory is small, too.
+THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,9 @@ class Turned:
     return tuple(self.source.dims[p] for p in self.perm)
 
   def blocks(self, folder: Path) -> Iterator[np.ndarray]:
-    """The copy, some of its first dimension at a time; each is overwritten by the next.
+    """The copy, some of its first dimension at a time; each is overwritten by one that comes later.
+
+    A few are made side by side: a core turns less than a disk takes.
 
     Raises:
         MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
@@ -48,25 +53,26 @@ class Turned:
     check_stored(self.source, folder)
     turned = read_tensor(self.source, folder).transpose(self.perm)
     rows = max(1, BLOCK_BYTES // max(1, turned.dtype.itemsize * prod(turned.shape[1:])))
-    room = np.empty((min(rows, turned.shape[0]), *turned.shape[1:]), turned.dtype)
-    for start in range(0, turned.shape[0], rows):
+    starts = deque(range(0, turned.shape[0], rows))
+    count = min(THREADS, available_cores(), len(starts))
+
+    def made(start: int, room: np.ndarray) -> np.ndarray:
       block = turned[start : start + rows]
-      made = room[: block.shape[0]]
-      _copy(block, made)
-      yield made
+      copy_tiles(block, room[: block.shape[0]])
+      return room[: block.shape[0]]
 
-
-def _copy(block: np.ndarray, made: np.ndarray) -> None:
-  """Copy elements in tiles that a cache holds. ``made`` is in C order, ``block`` a transposed one."""
-  last, inner = block.ndim - 1, int(np.argmin(block.strides))
-  if inner == last:
-    made[...] = block
-    return
-  for i in range(0, block.shape[inner], TILE[1]):
-    for j in range(0, block.shape[last], TILE[0]):
-      at = [slice(None)] * block.ndim
-      at[inner], at[last] = slice(i, i + TILE[1]), slice(j, j + TILE[0])
-      made[tuple(at)] = block[tuple(at)]
+    if count < 2:
+      room = np.empty((min(rows, turned.shape[0]), *turned.shape[1:]), turned.dtype)
+      yield from (made(start, room) for start in starts)
+      return
+    with ThreadPoolExecutor(count, thread_name_prefix="turned") as pool:
+      rooms = [np.empty((rows, *turned.shape[1:]), turned.dtype) for _ in range(count)]
+      under_way = deque((pool.submit(made, starts.popleft(), room), room) for room in rooms)
+      while under_way:
+        future, room = under_way.popleft()
+        yield future.result()
+        if starts:
+          under_way.append((pool.submit(made, starts.popleft(), room), room))
 
 
 def can_turn(source: onnx.TensorProto) -> bool:

@@ -22,7 +22,7 @@ from mirage_onnx.superopt.shift_axioms import factors_of as _factors
 from mirage_onnx.superopt.space import Space
 
 Apply = Callable[[EGraph, ENode], Iterator[int]]
-NO_NEEDS = Space(tiled=False, shifted=False, split=False)
+NO_NEEDS = Space(general=False, split=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,11 @@ class Axiom:
   rhs: str
   condition: str
   apply: Apply
-  #: Its right side is a program of a space with tiled kernels, shifted sums or parts only.
+  #: Its right side is a program of a space with general kernels or parts only.
   needs: Space = NO_NEEDS
 
   def is_in(self, space: Space) -> bool:
-    return (
-      self.needs.tiled <= space.tiled
-      and self.needs.shifted <= space.shifted
-      and self.needs.split <= space.split
-    )
+    return self.needs.general <= space.general and self.needs.split <= space.split
 
 
 def _spellings(g: EGraph, c: int, op: str) -> Iterator[tuple[int, ...]]:
@@ -195,9 +191,7 @@ def _grouped(g: EGraph, node: ENode, *, batched: bool) -> Iterator[int]:
       yield g.insert(ENode(node.op, (product_, *node.children[1:]), node.attr))
 
 
-_TILED = Space(tiled=True, shifted=False, split=False)
-_SHIFTED = Space(tiled=True, shifted=True, split=False)
-_SPLIT = Space(tiled=True, shifted=True, split=True)
+_GENERAL, _SPLIT = Space(general=True, split=False), Space(general=True, split=True)
 
 AXIOMS: tuple[Axiom, ...] = (
   Axiom("pull-out", "sum[k](x*y)", "x * sum[k](y)", "k not in x", _pull_out),
@@ -225,17 +219,17 @@ AXIOMS: tuple[Axiom, ...] = (
     "sum[k]((x*y)*z)",
     "operands share k, operands differ in an axis",
     _group_batched,
-    _TILED,
+    _GENERAL,
   ),
-  Axiom("nested-sum", "sum[j,k](x*y)", "sum[j](sum[k](x*y))", "", shift.nested_sum, _TILED),
-  Axiom("exp-of-sum", "exp(x)*exp(y)", "exp(x+y)", "", shift.exp_of_sum, _SHIFTED),
+  Axiom("nested-sum", "sum[j,k](x*y)", "sum[j](sum[k](x*y))", "", shift.nested_sum, _GENERAL),
+  Axiom("exp-of-sum", "exp(x)*exp(y)", "exp(x+y)", "", shift.exp_of_sum, _GENERAL),
   Axiom(
     "running-maximum",
     "sum[k](y * exp(s-rmax[k](s))), psum[k](y * exp(s-pmax[k](s)))",
     "scaled[k](y * exp(s-run(rmax[k](s))); rmax[k](s)), pscaled[k](y * exp(s-run(pmax[k](s))); pmax[k](s))",
     "",
     shift.running,
-    _SHIFTED,
+    _GENERAL,
   ),
   Axiom(
     "part-shift",
@@ -243,7 +237,7 @@ AXIOMS: tuple[Axiom, ...] = (
     "sum[k](y * exp(s-rmax[k](s))) * exp(rmax[k](s)-max(rmax[k](s),p))",
     "k not in p",
     shift.part_shift,
-    _SHIFTED,
+    _GENERAL,
   ),
   Axiom(
     "drop-shift",
@@ -251,7 +245,7 @@ AXIOMS: tuple[Axiom, ...] = (
     "sum[k](y * exp(s)) / sum[k](z * exp(s)), exp(s) / sum[k](z * exp(s))",
     "m = rmax[k](c), m varies over axes of s only",
     shift.drop_shift,
-    _SHIFTED,
+    _GENERAL,
   ),
   Axiom(
     "split",

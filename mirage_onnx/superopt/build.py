@@ -31,7 +31,7 @@ class _Builder:
   roles: KernelRoles
   tensors: Mapping[int, KTensor]
   clusters: bool
-  tiled: bool
+  general: bool
   wide: bool
   ops: list[BlockOp]
   memo: dict[BlockOp, int]
@@ -165,7 +165,7 @@ class _Builder:
     half = {self.ops[a].dtype for a in args if self.ops[a].dtype.is_half}
     weights = {self.ops[a].dtype for a in args if self.ops[a].op == "load" and self.ops[a].dtype.is_half}
     types = weights or half or self._half_sources(args)
-    if self.wide and (self.tiled or any(map(self._is_packed, args))):
+    if self.wide and (self.general or any(map(self._is_packed, args))):
       types = {DType.F32}
     if len(types) != 1:
       raise RejectionError("DTYPE", "a contraction needs operands of one 16-bit type")
@@ -213,7 +213,7 @@ def build_kernel(
   """
   use_clusters = clusters and roles.loop is not None
   wide = not any(t.dtype.is_half for t in tensors.values())
-  b = _Builder(g, roles, tensors, use_clusters, space.tiled, wide, [], {})
+  b = _Builder(g, roles, tensors, use_clusters, space.general, wide, [], {})
   at: dict[Place, int] = {}
   for place, choice in derivation.items():
     args = [at[p] for p in choice.needs]
@@ -248,5 +248,5 @@ def build_kernel(
     tuple(saves),
   )
   named = {t.name: t for t in (*tensors.values(), *(t for _, t in targets))}
-  laid = lay_out(kernel, named, tiled=space.tiled)
+  laid = lay_out(kernel, named, general=space.general)
   return laid, replace(kernel, ops=laid.ops), {i: place for place, i in at.items()}

@@ -130,7 +130,7 @@ class RoleSetting:
   @property
   def contracts_only(self) -> bool:
     """Whether what a contraction sums is not summed element by element too."""
-    return self.space.tiled
+    return self.space.general
 
   def too_large(self, place: Place) -> bool:
     """Whether no block can hold a tile of a tensor through an iteration of its loop."""
@@ -197,9 +197,9 @@ class RoleSetting:
       assert run is not None
       extra = ((run, Phase.LOOP),)
     contracted = False
-    if op != MAXR and len(bound) == 1 and (loop is not None or self.space.tiled):
+    if op != MAXR and len(bound) == 1 and (loop is not None or self.space.general):
       (axis,) = bound
-      if inner is Phase.LOOP and not over_loop and not self.space.tiled:
+      if inner is Phase.LOOP and not over_loop and not self.space.general:
         self.counts.prune("a contraction in the loop over another axis than the loop's")
       else:
         for operands in self._contractions(child, axis, inner):
@@ -227,7 +227,7 @@ class RoleSetting:
     for m in self.g.nodes(child):
       if m.op != MUL:
         continue
-      for a, b in groupings(self.g, m.children, axis, batched=self.space.tiled):
+      for a, b in groupings(self.g, m.children, axis, batched=self.space.general):
         if (a, b) in seen:
           self.counts.prune("the same grouping of factors twice")
           continue

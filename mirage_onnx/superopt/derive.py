@@ -182,7 +182,7 @@ def _is_sound(setting: RoleSetting, order: list[Place], chosen: Mapping[Place, C
   if not any(p[1] is Phase.POST for p, _ in looped):
     counts.prune("a loop that accumulates nothing")
     return False
-  if not setting.space.tiled and not any(c.kind == "contract" for _, c in looped):
+  if not setting.space.general and not any(c.kind == "contract" for _, c in looped):
     counts.prune("a loop without a contraction: a row kernel computes the same")
     return False
   return True

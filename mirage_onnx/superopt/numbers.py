@@ -35,6 +35,10 @@ MAX_PACKED_REGISTERS = 200
 MOST_COLUMNS = 128
 #: Elements of the spread axis that one thread of a row kernel may hold.
 MAX_PER_THREAD = 64
+#: So few that more warps for a row are no faster: of 19 regions of row kernels that an H200 timed the first
+#: numbers took 1.05 of the fastest; 1.16 (2.3 at worst) with one warp first, whatever the row
+#: (bench/results/h200/row_warps.json).
+FEW_PER_THREAD = 8
 #: Longest row of which a block may have several.
 MAX_PACKED = 256
 
@@ -70,7 +74,10 @@ def _in_order(found: list[tuple[Cost, KernelParams]]) -> list[tuple[Cost, Kernel
 def _row_points(
   read: Features, tensors: Mapping[str, KTensor], target: Target, dropped: Counter[str]
 ) -> list[tuple[Cost, KernelParams]]:
-  """All points of a row kernel that fit, cheapest first."""
+  """All points of a row kernel that fit, cheapest first.
+
+  What the cost does not tell apart, as how many warps share a row: first where a thread has few elements.
+  """
   found: list[tuple[Cost, KernelParams]] = []
   for params in row_numbers(read, tensors):
     cost = kernel_cost(read, params, target)
@@ -82,7 +89,12 @@ def _row_points(
       dropped["row too long for the registers of a block"] += 1
     else:
       found.append((cost, params))
-  return _in_order(found)
+  return sorted(found, key=lambda f: (f[0].time_us, _crowded(read, f[1]), f[1].warps, f[1].to_text()))
+
+
+def _crowded(read: Features, params: KernelParams) -> int:
+  """Elements of a thread beyond ``FEW_PER_THREAD``."""
+  return max(0, elements_per_thread(read, params) - FEW_PER_THREAD)
 
 
 def row_numbers(read: Features, tensors: Mapping[str, KTensor]) -> Iterator[KernelParams]:

@@ -48,7 +48,7 @@ class KnownGraph:
     try:
       graph = parse_ugraph(text)
       tensors = {t.name: t for t in graph.tensors}
-      families = tuple(lay_out(k, tensors, tiled=True).family for k in graph.kernels)
+      families = tuple(lay_out(k, tensors).family for k in graph.kernels)
       works = tuple(
         TiledWork.of(k, tensors) if f is Family.TILED else None
         for k, f in zip(graph.kernels, families, strict=True)

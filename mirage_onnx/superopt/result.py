@@ -134,6 +134,11 @@ class SearchReport:
   pruned: tuple[tuple[str, int], ...]
   refused: tuple[Rejection, ...]
 
+  @property
+  def refused_slow(self) -> Rejection | None:
+    """Of programs that were not proven, as they are not worth it, the first."""
+    return next((r for r in self.refused if r.code == "NOT_FASTER"), None)
+
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:

@@ -59,7 +59,7 @@ def enumerate_roles(
   split = {a for t in targets for a in g.axes(t)}.intersection(runtime)
   if not split <= set(axes) or set(parts).intersection(runtime):
     return
-  if not space.tiled:
+  if not space.general:
     yield from _emitted_roles(axes, reduced.difference(runtime), extents, split)
     return
   loops = sorted(a for a in reduced - split if not is_part(a))
@@ -119,7 +119,7 @@ def unplaceable(
     return "a running maximum is needed after its loop"
   if runtime and any(a in runtime and a != roles.loop and a not in roles.grid for a in axes):
     return "a tile with all of an axis that only a run counts"
-  if space.tiled:
+  if space.general:
     return None
   if roles.loop is None:
     free = sum(a not in roles.grid for a in axes)

@@ -33,7 +33,7 @@ class Saturated:
     parts = {a: PARTS_ASSUMED for c in g.classes() for a in g.axes(c) if is_part(a)}
     self.extents = {**region.extents, **parts}
     self._contracted = {a for c in g.classes() for n in g.nodes(c) if n.op == SUM for a in n.over}
-    self._operands = contraction_operands(g, region.extents, batched=space.tiled)
+    self._operands = contraction_operands(g, region.extents, batched=space.general)
     # Last, because operands that no axiom has spelled yet are classes from here on.
     self.depth = depths(g)
     most = self._most_elements()

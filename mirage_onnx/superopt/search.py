@@ -8,6 +8,7 @@ the plans are walked by one: what the search takes, counts and reports does not 
 
 import time
 from itertools import chain
+from math import inf
 
 from mirage_onnx import deadline
 from mirage_onnx.errors import MirageError, Rejection
@@ -15,6 +16,7 @@ from mirage_onnx.garbage import young_only
 from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.choices import Counts, StateLimitError
+from mirage_onnx.superopt.expected_time import too_slow
 from mirage_onnx.superopt.hooks import Hooks, NoStore
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_units import KeptUnits
@@ -66,18 +68,20 @@ def search(
   allow: Allow | None = None,
   hooks: Hooks | None = None,
   workers: int = 1,
+  worth_us: float = inf,
 ) -> SearchResult:
   """Search µGraphs for ``region`` on ``target`` and verify the cheapest ones.
 
   The store of ``hooks`` is not used where there is ``allow``, which no key can hold.
   ``workers``: processes, this one among them; the others start when a search takes long.
+  ``worth_us``: what is expected to take longer is not proven: NOT_FASTER is among the refusals.
   """
   start = time.monotonic()
   try:
     with deadline.until(start + budget_s):
       return _searched(
         region, target, verify, bound or default_bound(space), space, budget_s, axioms, allow,
-        hooks or Hooks(), workers,
+        hooks or Hooks(), workers, worth_us,
       )  # fmt: skip
   except deadline.OverdueError:  # the region has so many spellings that it came to no plan
     report = SearchReport(time.monotonic() - start, 0, 0, 0, Stop.BUDGET, (), ())
@@ -95,6 +99,7 @@ def _searched(
   allow: Allow | None,
   ends: Hooks,
   workers: int,
+  worth_us: float,
 ) -> SearchResult:
   start = time.monotonic()
   meter = ProgressMeter(region.key, budget_s, ends.emit)
@@ -141,7 +146,7 @@ def _searched(
   plans = Plans(units, run, counts, offer if units.is_shared else None)
   accepted: dict[str, ProofLike | Rejection] = {}
   refused: list[Rejection] = []
-  early = dict[str, list[Verified]]()
+  early, slow = dict[str, list[Verified]](), set[str]()
   good, stop = 0, Stop.EXHAUSTED
   try:
     for plan, is_early in plans.cheapest_first():
@@ -155,10 +160,22 @@ def _searched(
           proven = early.pop(text)
           good += not is_partial(proven[0].proof)
           out += proven
+        elif text in slow and not is_early:
+          slow.discard(text)
+          good += 1
         else:
           counts.prune("the same program twice")
         continue
       numbers = list(plans.numbers(plan))
+      if worth_us < inf:
+        every = (Candidate(graph, p, us) for us, p in numbers)
+        if late := too_slow(region, every, target, worth_us):
+          # One of the best, as if it were proven: what comes next is no better by the search's own cost.
+          accepted[text], plans.found = late, True
+          refused.append(late)
+          slow |= {text} if is_early else set()
+          good += not is_early
+          continue
       verdict = accepted[text] = verify(region, graph, numbers[0][1])
       if isinstance(verdict, Rejection):
         refused.append(verdict)

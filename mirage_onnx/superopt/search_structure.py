@@ -22,11 +22,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from mirage_onnx import deadline
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import KernelParams, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
+from mirage_onnx.superopt.expected_time import too_slow
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.renumber import KnownGraph, renumber
 from mirage_onnx.superopt.result import (
@@ -67,12 +69,14 @@ class SearchScope:
   bound: SearchBound = field(default_factory=SearchBound)
   space: Space = EMITTED
   axioms: tuple[Axiom, ...] = AXIOMS
+  #: What is expected to take longer is not proven.
+  worth_us: float = inf
 
   @classmethod
-  def of(cls, target: Target, bound: SearchBound, region: Region) -> SearchScope:
+  def of(cls, target: Target, bound: SearchBound, region: Region, worth_us: float = inf) -> SearchScope:
     """What the pipeline searches for ``region``."""
     space = space_of(region)
-    return cls(target, widened(bound, space), space)
+    return cls(target, widened(bound, space), space, worth_us=worth_us)
 
 
 def search_proven(
@@ -160,6 +164,11 @@ def from_known(
     if cut is not None:
       stop = cut
       break
+    slow = too_slow(region, ranked.candidates, scope.target, scope.worth_us) if scope.worth_us < inf else None
+    if slow is not None:
+      refused.append(slow)
+      count += 1
+      continue
     try:
       with deadline.until(start + budget_s):
         verdict = verify(region, ranked.known.graph, ranked.candidates[0].params)
@@ -183,7 +192,7 @@ def _search(
 ) -> SearchResult:
   return search(
     region, scope.target, verify, bound=scope.bound, space=scope.space,
-    budget_s=budget_s, axioms=scope.axioms, hooks=hooks,
+    budget_s=budget_s, axioms=scope.axioms, hooks=hooks, worth_us=scope.worth_us,
   )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.ir.region import Region
@@ -39,6 +40,7 @@ class Job:
 
   ``entry``: what is known of its family. ``proven``: what its search has proven; then only the
   probes are missing. ``twins``: instances of the region for whose weights programs are to be safe too.
+  ``worth_us``: what is expected to take longer is not proven.
   """
 
   region: Region
@@ -46,6 +48,7 @@ class Job:
   entry: FamilyEntry | None = None
   proven: tuple[str, ...] | None = None
   twins: tuple[Region, ...] = ()
+  worth_us: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def _answer(job: Job, scope: SearchScope, verify: Verify, hooks: Hooks) -> Answe
   try:
     if job.entry is not None and job.entry.serves(job.region):
       known = from_known(job.region, scope, verify, job.entry, budget_s=job.seconds, hooks=hooks)
-      if known.candidates or known.report.stop not in FINISHED:
+      if known.candidates or known.report.refused_slow or known.report.stop not in FINISHED:
         return Answer(known)
   except (MirageError, RejectionError, *UNREADABLE):  # a cache is no document: it is found again
     spoiled = True
@@ -102,9 +105,11 @@ class SharedSearches:
     store: StructureStore,
     seconds_left: Callable[[], float],
     twins: Sequence[tuple[Region, ...]] = (),
+    worths_us: Sequence[float] = (),
   ) -> None:
     self.regions, self.store, self._seconds_left = regions, store, seconds_left
     self._twins = twins or ((),) * len(regions)
+    self._worths_us = worths_us or (inf,) * len(regions)
     self._families = [family(r) for r in regions]
     self._count = Counter(self._families)
     self._first = {s: i for i, s in reversed(list(enumerate(self._families)))}
@@ -167,7 +172,7 @@ class SharedSearches:
       ready.wait()
     try:
       region, entry = self.regions[i], self.store.get(kin)
-      answer = ask(Job(region, self._share_s(), entry, twins=self._twins[i]))
+      answer = ask(Job(region, self._share_s(), entry, twins=self._twins[i], worth_us=self._worths_us[i]))
       assert answer.result is not None
       if answer.spoiled:
         self.store.forget(kin)

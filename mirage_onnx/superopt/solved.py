@@ -45,7 +45,7 @@ def kernel_times(
   tensors = {t.name: t for t in graph.tensors}
   every = ugraph_extents(graph, candidate.params, extents)
   for kernel, params in zip(graph.kernels, candidate.params, strict=True):
-    family = lay_out(kernel, tensors, tiled=True).family
+    family = lay_out(kernel, tensors).family
     if family is Family.TILED or params.instruction != MMA.name:
       sizes = _in_tiles(kernel, every, params, runtime)
       if (loop := kernel.loop) and loop in runtime and early_end(graph, kernel):

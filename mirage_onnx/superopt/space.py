@@ -16,19 +16,17 @@ from mirage_onnx.ir.term import MUL, REDUCTIONS, SUM, Term, walk
 
 @dataclass(frozen=True, slots=True)
 class Space:
-  """``tiled``: contractions over axes of a tile and over several axes, and loops without one.
+  """``general``: contractions over axes of a tile and over several axes, loops without one, running maxima.
 
-  ``shifted``: running maxima in a loop, and maxima of parts. ``split``: a reduction shared out
-  over the blocks of a grid, whose partial results a later kernel combines.
+  ``split``: a reduction shared out over the blocks of a grid, whose partial results a later kernel combines.
   """
 
-  tiled: bool = True
-  shifted: bool = True
+  general: bool = True
   split: bool = True
 
 
 ALL = Space()
-EMITTED = Space(tiled=False, shifted=False, split=False)
+EMITTED = Space(general=False, split=False)
 
 
 def space_of(region: Region) -> Space:

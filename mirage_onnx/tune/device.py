@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirage_onnx.errors import MirageError
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import TOO_OLD, Architecture, architecture_of, of_size
+from mirage_onnx.tune.graph_clock import Replay, flush_sample, ok
 from mirage_onnx.tune.tensor_maps import encoded
 
 if TYPE_CHECKING:
@@ -57,13 +58,6 @@ def _driver() -> Any:
 
 #: Attributes of a device that only some drivers tell.
 _MORE = ("MAX_REGISTERS_PER_MULTIPROCESSOR", "CLUSTER_LAUNCH", "L2_CACHE_SIZE", "CLOCK_RATE")
-
-
-def _ok(result: tuple[Any, ...]) -> Any:
-  code, *values = result
-  if int(code) != 0:
-    raise MirageError("NO_GPU", f"the CUDA driver says {code!r}")
-  return values[0] if len(values) == 1 else tuple(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +127,27 @@ def present_gpus() -> tuple[PresentGpu, ...]:
     d = _driver()
     if int(d.cuInit(0)[0]) != 0:
       return ()
-    return tuple(_facts(d, d.cuDeviceGet(i)) for i in range(int(_ok(d.cuDeviceGetCount()))))
+    return tuple(_facts(d, d.cuDeviceGet(i)) for i in range(int(ok(d.cuDeviceGetCount()))))
   except Exception:  # no libcuda: cuda-bindings raises its own kinds
     return ()
 
 
+@cache
+def gpu_id() -> str:
+  """What tells device 0 from all other GPUs, whatever its number is; 0: the driver does not say."""
+  try:
+    d = _driver()
+    if int(d.cuInit(0)[0]) != 0:
+      return "0"
+    return bytes(ok(d.cuDeviceGetUuid(ok(d.cuDeviceGet(0)))).bytes).hex() or "0"
+  except Exception:  # as of ``present_gpus``
+    return "0"
+
+
 def _facts(d: Any, found: tuple[Any, ...]) -> PresentGpu:
-  device, attribute = _ok(found), d.CUdevice_attribute
+  device, attribute = ok(found), d.CUdevice_attribute
   major, minor, processors, smem = (
-    int(_ok(d.cuDeviceGetAttribute(a, device)))
+    int(ok(d.cuDeviceGetAttribute(a, device)))
     for a in (
       attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
       attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -151,7 +157,7 @@ def _facts(d: Any, found: tuple[Any, ...]) -> PresentGpu:
   )
   more = {a: _said(d, device, f"CU_DEVICE_ATTRIBUTE_{a}") for a in _MORE}
   clusters = more["CLUSTER_LAUNCH"]
-  name = _ok(d.cuDeviceGetName(256, device)).split(b"\0")[0].decode(errors="replace").strip()
+  name = ok(d.cuDeviceGetName(256, device)).split(b"\0")[0].decode(errors="replace").strip()
   return PresentGpu(
     name,
     (major, minor),
@@ -167,7 +173,7 @@ def _facts(d: Any, found: tuple[Any, ...]) -> PresentGpu:
 def _said(d: Any, device: Any, attribute: str) -> int | None:
   """None where this driver, or its bindings, do not say."""
   try:
-    return int(_ok(d.cuDeviceGetAttribute(getattr(d.CUdevice_attribute, attribute), device)))
+    return int(ok(d.cuDeviceGetAttribute(getattr(d.CUdevice_attribute, attribute), device)))
   except Exception:
     return None
 
@@ -175,7 +181,7 @@ def _said(d: Any, device: Any, attribute: str) -> int | None:
 def driver_api_version() -> int:
   """The newest CUDA version that the driver serves, as 1000 * major + 10 * minor; 0 without one."""
   try:
-    return int(_ok(_driver().cuDriverGetVersion()))
+    return int(ok(_driver().cuDriverGetVersion()))
   except Exception:
     return 0
 
@@ -218,21 +224,22 @@ class Gpu:
 
     d = self.d = _driver()
     self.target = target
-    _ok(d.cuInit(0))
-    device = _ok(d.cuDeviceGet(0))
-    _ok(d.cuCtxSetCurrent(_ok(d.cuDevicePrimaryCtxRetain(device))))
-    self.stream = _ok(d.cuStreamCreate(1))  # 1: not ordered with the legacy default stream
+    ok(d.cuInit(0))
+    device = ok(d.cuDeviceGet(0))
+    ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(device))))
+    self.stream = ok(d.cuStreamCreate(1))  # 1: not ordered with the legacy default stream
     self._undo: list[Callable[[], object]] = []
     with _one_flush:
       if not _flush_at:
         size = flush_bytes(target)
         _flush_at.append((self.empty(size), size))
-        _ok(d.cuMemsetD8Async(_flush_at[0][0], 1, size, self.stream))
+        ok(d.cuMemsetD8Async(_flush_at[0][0], 1, size, self.stream))
         self.wait()
     self._flush_data, self._flush_size = _flush_at[0]
     self._flush_out = self.empty(4)
     self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
-    self._flushed = self.capture(self._flush_twice)
+    self.flushed = self.capture(self.put_flush)
+    self.flushes = flush_sample(self, self.flushed)
     self._undo.clear()  # the flush lives as long as the process
 
   @property
@@ -251,7 +258,7 @@ class Gpu:
         self._undo.pop()()
 
   def empty(self, size: int) -> int:
-    at = int(_ok(self.d.cuMemAlloc(max(size, 16))))
+    at = int(ok(self.d.cuMemAlloc(max(size, 16))))
     self._undo.append(lambda: self.d.cuMemFree(at))
     return at
 
@@ -263,27 +270,27 @@ class Gpu:
   def write(self, at: int, x: np.ndarray) -> None:
     x = np.ascontiguousarray(x)
     # On the stream: a copy outside it may still be on its way when the stream's work begins.
-    _ok(self.d.cuMemcpyHtoDAsync(at, x.ctypes.data, x.nbytes, self.stream))
+    ok(self.d.cuMemcpyHtoDAsync(at, x.ctypes.data, x.nbytes, self.stream))
     self.wait()
 
   def poison(self, at: int, size: int) -> None:
     """Fill with bytes that are NaN in every float type."""
-    _ok(self.d.cuMemsetD8Async(at, 0xFF, size, self.stream))
+    ok(self.d.cuMemsetD8Async(at, 0xFF, size, self.stream))
 
   def get(self, at: int, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     x = np.empty(shape, dtype)
-    _ok(self.d.cuMemcpyDtoHAsync(x.ctypes.data, at, x.nbytes, self.stream))
+    ok(self.d.cuMemcpyDtoHAsync(x.ctypes.data, at, x.nbytes, self.stream))
     self.wait()
     return x
 
   def load(self, cubin: Cubin, name: str, smem_bytes: int = 0) -> Any:
-    library = _ok(self.d.cuLibraryLoadData(cubin.image, [], [], 0, [], [], 0))
+    library = ok(self.d.cuLibraryLoadData(cubin.image, [], [], 0, [], [], 0))
     self._undo.append(lambda: self.d.cuLibraryUnload(library))
-    kernel = _ok(self.d.cuLibraryGetKernel(library, name.encode()))
-    function = _ok(self.d.cuKernelGetFunction(kernel))
+    kernel = ok(self.d.cuLibraryGetKernel(library, name.encode()))
+    function = ok(self.d.cuKernelGetFunction(kernel))
     if smem_bytes > 48 * 1024:
       limit = self.d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-      _ok(self.d.cuFuncSetAttribute(function, limit, smem_bytes))
+      ok(self.d.cuFuncSetAttribute(function, limit, smem_bytes))
     return function
 
   def launch(
@@ -321,7 +328,7 @@ class Gpu:
     values = (ctypes.c_uint64 * len(arguments))(*arguments)
     places = [*(ctypes.addressof(values) + 8 * i for i in range(len(arguments))), *(m.getPtr() for m in maps)]
     pointers = np.array(places, dtype=np.uint64)
-    _ok(d.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
+    ok(d.cuLaunchKernelEx(config, function, pointers.ctypes.data, 0))
 
   def launch_source(self, function: Any, source: KernelSource, at: Mapping[str, int]) -> None:
     """``at``: the addresses of tensors, and the sizes of axes that only a launch knows."""
@@ -332,59 +339,66 @@ class Gpu:
       maps=[encoded(self.d, m, at[m.tensor]) for m in source.maps],
     )  # fmt: skip
 
-  def capture(self, work: Callable[[], object]) -> Callable[[], None]:
+  def capture(self, work: Callable[[], object]) -> Replay:
     """Record what ``work`` puts on the stream into a graph; calling the result replays it.
 
     The result keeps ``work``, for a graph uses memory (of a session, say) that is gone without it.
     """
     d = self.d
     mode = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    _ok(d.cuStreamBeginCapture(self.stream, mode))
+    ok(d.cuStreamBeginCapture(self.stream, mode))
     try:
       work()
     except BaseException:
       d.cuStreamEndCapture(self.stream)  # or nothing else could run on the stream
       raise
-    graph = _ok(d.cuStreamEndCapture(self.stream))
-    executable = _ok(d.cuGraphInstantiate(graph, 0))
-    _ok(d.cuGraphDestroy(graph))
-    self._undo.append(lambda: d.cuGraphExecDestroy(executable))
+    graph = ok(d.cuStreamEndCapture(self.stream))
+    self._undo.append(lambda: d.cuGraphDestroy(graph))
+    executable = self.instantiated(graph)
+    return Replay(graph, lambda: ok(d.cuGraphLaunch(executable, self.stream)), work)
 
-    def replay(_kept: Callable[[], object] = work) -> None:
-      _ok(d.cuGraphLaunch(executable, self.stream))
+  def instantiated(self, graph: Any) -> Any:
+    """What launches a graph, until the end of the scope."""
+    executable = ok(self.d.cuGraphInstantiate(graph, 0))
+    self._undo.append(lambda: self.d.cuGraphExecDestroy(executable))
+    return executable
 
-    return replay
+  def event(self) -> Any:
+    """An event with a time, until the end of the scope."""
+    event = ok(self.d.cuEventCreate(0))
+    self._undo.append(lambda: self.d.cuEventDestroy(event))
+    return event
 
-  def _flush_twice(self) -> None:
+  def put_flush(self) -> None:
+    """What clears the L2, on the stream."""
     count = self._flush_size // 16
     grid = (8 * self.target.multiprocessors, 1, 1)
     for _ in range(2):
       self.launch(self._flush, grid, 256, [self._flush_data, count, self._flush_out])
 
   def wait(self) -> None:
-    _ok(self.d.cuStreamSynchronize(self.stream))
+    ok(self.d.cuStreamSynchronize(self.stream))
 
   def time_us(self, arms: Sequence[Callable[[], object]], samples: int) -> np.ndarray:
     """Cold-L2 times, (arms, samples): T(flush + arm) - T(flush), each over ``CALLS`` calls.
 
-    A sample of every arm and one of the flush alone make a round, run forth and back in turn,
-    so that a drift of the clocks hits all of them.
+    A sample of every arm and one of the flush alone make a round, forth and back: clocks drift for all.
     """
     d = self.d
-    start, end = _ok(d.cuEventCreate(0)), _ok(d.cuEventCreate(0))
+    start, end = ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))
     both: list[Callable[[], object] | None] = [None, *arms]
 
     def sample(arm: Callable[[], object] | None) -> float:
       for _ in range(AHEAD):
-        self._flushed()
-      _ok(d.cuEventRecord(start, self.stream))
+        self.flushed()
+      ok(d.cuEventRecord(start, self.stream))
       for _ in range(CALLS):
-        self._flushed()
+        self.flushed()
         if arm is not None:
           arm()
-      _ok(d.cuEventRecord(end, self.stream))
+      ok(d.cuEventRecord(end, self.stream))
       self.wait()
-      return 1e3 * float(_ok(d.cuEventElapsedTime(start, end))) / CALLS
+      return 1e3 * float(ok(d.cuEventElapsedTime(start, end))) / CALLS
 
     found = np.empty((len(both), samples))
     with _soon_back():
@@ -395,5 +409,5 @@ class Gpu:
         for i in order:
           found[i, s] = sample(both[i])
     for event in (start, end):
-      _ok(d.cuEventDestroy(event))
+      ok(d.cuEventDestroy(event))
     return found[1:] - np.median(found[0])

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
 
-from mirage_onnx.choosing.partition import choose
+from mirage_onnx.choosing.choice_process import RoughChoice, RoughHere
 from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Program
@@ -107,6 +107,7 @@ def explored(
   known: Callable[[Outcome], bool] = lambda o: False,
   kept: KeptEnds | None = None,
   first: First = lambda found, until: {},
+  choice: RoughChoice | None = None,
 ) -> tuple[dict[str, Outcome], str]:
   """``outcomes`` with what was timed, the rest refused; and how many were timed, and why no more.
 
@@ -114,11 +115,14 @@ def explored(
   wasted. ``starts``: told of what is timed next. ``arriving``: ``outcomes`` without a
   result are still searched, and come. ``at_once``: regions that are timed at a time. ``known``: whether all
   that is asked about a region is known; such regions come first, which takes no time, and no choice is made
-  before. ``first``: what comes before all else, where it is worth its seconds.
+  before. ``first``: what comes before all else, where it is worth its seconds. ``choice``: who chooses.
   ``kept``: where an earlier run has ended, this one does (of ``outcomes`` without a result those are
   refused that it has not searched).
   """
   found, news = dict(outcomes), arriving.news if arriving else News()
+  plans = partial(
+    planned, node_us=node_us, expected=expected, choice=choice or RoughHere(program, node_us, alone)
+  )
   waiting = {key for key, o in found.items() if arriving and o.rejection is None and o.result is None}
   heard, told, timed, why, rested, plan_s = True, False, 0, "", 0.0, 0.0
   queue = deque[tuple[str, float]]()
@@ -143,18 +147,18 @@ def explored(
             continue
         heard, begun = False, time.monotonic()
         until = min(ends.at, begun + PLAN_S)
-        plan = planned(program, found, node_us, alone, expected, until, hands.busy)
+        plan = plans(found, until=until, busy=hands.busy)
         wanted = plan
         if waiting and len(plan.order) < at_once:  # the GPU does not wait for what is not searched
           ready = {key: o for key, o in found.items() if o.result is not None or o.rejection is not None}
-          plan = planned(program, ready, node_us, alone, expected, until, hands.busy)
+          plan = plans(ready, until=until, busy=hands.busy)
         plan = plan.begun_with(first(found, until), expected, found, patience, hands.busy)
         why = enough(plan, plan.order, expected, found, patience)
         if arriving and waiting:
           arriving.preferred = wanted.searches
           # What is timed now may say more of what is searched.
           if not hands.busy and why and enough(wanted, wanted.searches, expected, found, patience):
-            wanted = planned(program, found, node_us, alone, expected, until, hands.busy, len(found))
+            wanted = plans(found, until=until, busy=hands.busy, most=len(found))
             arriving.preferred = wanted.searches
             if enough(wanted, wanted.searches, expected, found, patience):
               arriving.leave()
@@ -236,11 +240,10 @@ def _is_open(o: Outcome) -> bool:
 
 
 def planned(
-  program: Program,
   found: Mapping[str, Outcome],
   node_us: Mapping[str, float],
-  alone: Mapping[str, tuple[str, float]] | None,
   expected: Expectations,
+  choice: RoughChoice,
   until: float,
   busy: Container[str] = (),
   most: int = UNSEARCHED_MOST,
@@ -255,8 +258,7 @@ def planned(
   """
   known = [(c, o) for o in found.values() if o.rejection is None and o.compiled for c in o.instances]
   prices = [o.price_us(0.0) for _, o in known]
-  choice = partial(choose, program, node_us=node_us, alone=alone, until=until, rough=True)
-  picked = choice([c for c, _ in known], [round(p, DECIMALS) for p in prices]) if known else ()
+  picked = choice([c for c, _ in known], [round(p, DECIMALS) for p in prices], until) if known else ()
   now_us = dict(node_us)
   for i in picked:
     c = known[i][0]
@@ -281,7 +283,7 @@ def planned(
   both = [c for c, _ in known] + [c for c, _ in offered]
   # With these prices a choice gains what it takes over now, and what is expected beyond that.
   prices += [_sum(now_us, c) - gain for (c, _), gain in zip(offered, gains, strict=True)]
-  taken = choice(both, [round(p, DECIMALS) for p in prices]) if offered else ()
+  taken = choice(both, [round(p, DECIMALS) for p in prices], until) if offered else ()
   gain_us = defaultdict[str, float](float)
   for i in taken:
     if i >= count and (key := offered[i - count][1].region.key) not in busy:

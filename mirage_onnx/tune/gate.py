@@ -56,20 +56,21 @@ def to_drop(
   without: Callable[[Sequence[str]], Mapping[str, Gain]],
   *,
   batch: int,
-  over: Callable[[], bool],
+  over: Callable[[Sequence[str]], bool],
   faster: bool,
 ) -> tuple[str, ...]:
   """The groups that go, of a result that is ``faster`` than its original, or is not.
 
   ``groups``: those that should save the least first. ``without``: times what the result does without each
   of at most ``batch`` groups. Of a result that is not faster at least one goes, all if the time is ``over``
-  before anything is known.
+  (for these groups) before anything is known.
   """
   gains = dict[str, Gain]()
   for at in range(0, len(groups), batch):
-    if over():
+    some = groups[at : at + batch]
+    if over(some):
       break
-    gains |= without(groups[at : at + batch])
+    gains |= without(some)
   harmful = tuple(g for g in groups if g in gains and gains[g].is_harmful)
   if harmful or faster:
     return harmful

@@ -4,7 +4,8 @@
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,8 @@ from mirage_onnx.verify.interpret_steps import interpret_steps
 _LOG = logging.getLogger(__name__)
 #: Types that are copied to the GPU as they are, and become float64 there.
 SENT = (np.float16, np.float32, ml_dtypes.bfloat16)
+#: Bytes in float64 of what stays on the GPU from one draw of a region to the next.
+MOST_HELD = 8 << 30
 
 
 @cache
@@ -43,8 +46,34 @@ def as_given(x: np.ndarray, xp: Any = np) -> np.ndarray:
   return x if xp is not np and x.dtype in SENT else x.astype(np.float64)
 
 
-def _wide(x: np.ndarray, xp: Any) -> Any:
-  """``x`` in float64 on the GPU."""
+@contextmanager
+def held(known: Mapping[str, np.ndarray], xp: Any = np) -> Iterator[Mapping[str, Any]]:
+  """What several draws have in common, by ``as_given``, as all of them take it: in float64 on the GPU.
+
+  As it is where there is none, or no room.
+  """
+  wide: dict[str, Any] = {}
+  if xp is not np and known and sum(x.size for x in known.values()) * 8 <= MOST_HELD:
+    try:
+      with gpu_alone():
+        wide = {n: _wide(x, xp) for n, x in known.items()}
+    except deadline.OverdueError:
+      raise
+    except Exception as error:
+      _LOG.debug("not held on the GPU: %s", error)
+      wide = {}
+  try:
+    yield wide or known
+  finally:
+    if wide:
+      wide.clear()
+      xp.get_default_memory_pool().free_all_blocks()
+
+
+def _wide(x: Any, xp: Any) -> Any:
+  """``x`` in float64 on the GPU, where it may be already."""
+  if not isinstance(x, np.ndarray):
+    return x
   if x.dtype != ml_dtypes.bfloat16:
     return xp.asarray(x).astype(np.float64)
   # Numbers that cupy does not know are the upper halves of fp32.
@@ -77,6 +106,8 @@ def interpreted(
     finally:
       wide, found = {}, {}  # else their memory would not be free
       xp.get_default_memory_pool().free_all_blocks()
-  plain = {n: np.asarray(x, np.float64) for n, x in inputs.items()}
+  plain = {
+    n: np.asarray(x if isinstance(x, np.ndarray) else xp.asnumpy(x), np.float64) for n, x in inputs.items()
+  }
   exact, rounded_too = (interpret_steps(region, plain, rounded=rounded) for rounded in (False, True))
   return {n: exact[n] for n in names}, {n: rounded_too[n] for n in names}

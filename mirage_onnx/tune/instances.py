@@ -14,7 +14,8 @@ A program that a file of an earlier run holds is proven again when it is chosen:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from mirage_onnx import deadline
 from mirage_onnx.deadline import NEVER, Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
+from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Candidate as Program
 from mirage_onnx.ir import Region, UGraph, print_ugraph
 from mirage_onnx.match.candidates import RegionCandidate
@@ -33,6 +35,7 @@ from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.kept_results import KeptProof
+from mirage_onnx.tune.instance_processes import InstanceProcesses
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.verify.equivalence import verify
 from mirage_onnx.verify.instance_checks import check_instances
@@ -68,6 +71,7 @@ class InstanceChecks:
 
   def __init__(self, weights: ModelWeights, kept: KeptFolder | None = None) -> None:
     self._weights, self._kept = weights, kept
+    self._apart: InstanceProcesses | None = None
     self._safe: dict[tuple[frozenset[str], frozenset[str]], Program] = {}
     self._proven: set[tuple[str, UGraph]] = set()
 
@@ -78,6 +82,16 @@ class InstanceChecks:
     setting = {"checker": source_digest("verify", "match", "importer", "ir"), "numpy": np.__version__}
     return cls(weights, None if folder is None else KeptFolder(folder, setting))
 
+  @contextmanager
+  def apart(self, loaded: LoadedModel, count: int) -> Iterator[None]:
+    """Inside, so many processes check, whose model is ``loaded``."""
+    with InstanceProcesses(loaded, self._weights, count) as processes:
+      self._apart = processes
+      try:
+        yield
+      finally:
+        self._apart = None
+
   def verdicts(self, instances: Sequence[RegionCandidate], program: Program) -> Verdicts:
     """For each instance why ``program`` is unsafe with its weights, or None."""
     new = [c for c in instances if self._safe.get((c.nodes, c.outputs)) != program]
@@ -87,14 +101,15 @@ class InstanceChecks:
     return tuple(refused.get(id(c)) for c in instances)
 
   def _asked(self, regions: Sequence[Region], program: Program) -> Verdicts:
+    check = self._apart or check_instances
     if self._kept is None:
-      return check_instances(regions, program.ugraph, program.params, self._weights)
+      return check(regions, program.ugraph, program.params, self._weights)
     text = "\n".join((print_ugraph(program.ugraph), *(p.to_text() for p in program.params)))
     keys = [self._key(self._kept, text, r) for r in regions]
     known = {k: verdict for k in keys if (verdict := _kept_verdict(self._kept.get(k))) is not None}
     left = {k: r for k, r in zip(keys, regions, strict=True) if k not in known}
     if left:
-      new = check_instances([*left.values()], program.ugraph, program.params, self._weights)
+      new = check([*left.values()], program.ugraph, program.params, self._weights)
       for key, why in zip(left, new, strict=True):
         self._kept.put(key, {"refused": None if why is None else [why.code, why.reason]})
         known[key] = (why,)

@@ -12,7 +12,7 @@ Keys hold no names of the model, so equal regions of other models find the same 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import numpy as np
 
@@ -37,23 +37,25 @@ def kept_bench(
   region: Region,
   ready: Callable[[], object] = lambda: None,
   weights: ModelWeights | None = None,
+  alone: Callable[[], AbstractContextManager[None]] = gpu_alone,
 ) -> Bench:
   """``bench`` with the user's measurements in front of it, if any are kept.
 
-  ``ready``, ``weights``: of ``KeptBench``.
+  ``ready``, ``weights``, ``alone``: of ``KeptBench``.
   """
   folder = cache_folder("measurements")
   machine = present_machine() if folder is not None else None
   if machine is None:
     return bench
-  return KeptBench(bench, KeptFolder(folder, machine.text), loaded, region, ready, weights)
+  return KeptBench(bench, KeptFolder(folder, machine.text), loaded, region, ready, weights, alone)
 
 
 class KeptBench:
   """A ``Bench`` with ``store`` in front of it.
 
   ``ready``: waits for what the bench needs of other threads; they may want the GPU too, so it is asked
-  before this one has it to itself. ``weights``: of the model, with what is known of them.
+  before this one has it to itself. ``weights``: of the model, with what is known of them. ``alone``: inside
+  of what nobody else uses the bench's GPU.
   """
 
   def __init__(
@@ -64,8 +66,10 @@ class KeptBench:
     region: Region,
     ready: Callable[[], object] = lambda: None,
     weights: ModelWeights | None = None,
+    alone: Callable[[], AbstractContextManager[None]] = gpu_alone,
   ) -> None:
     self._bench, self._store, self._nodes, self._ready = bench, store, region.nodes, ready
+    self._alone = alone
     self._place = region_place(loaded, region)
     self._checked = (
       self._place,
@@ -119,6 +123,7 @@ class KeptBench:
       (len(arms), samples),
       lambda: self._bench.times_us(some, samples, beside_ort=beside_ort),
       self._made_ready,
+      self._alone,
     )
 
   def _made_ready(self) -> None:
@@ -132,6 +137,7 @@ def kept_times(
   shape: tuple[int, int],
   measure: Callable[[], np.ndarray],
   ready: Callable[[], object] = lambda: None,
+  alone: Callable[[], AbstractContextManager[None]] = gpu_alone,
 ) -> np.ndarray:
   """Times in microseconds, (arms, samples), of what the texts ``what`` say; measured where not known.
 
@@ -141,7 +147,7 @@ def kept_times(
   if (known := _look(store, key, shape)) is not None:
     return known
   ready()
-  with gpu_alone():
+  with alone():
     if (known := _look(store, key, shape)) is not None:
       return known
     found = np.round(measure(), 4)

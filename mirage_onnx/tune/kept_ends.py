@@ -22,10 +22,10 @@ from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import Stop
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.predict import NO_TIME
 
-#: Why a region was not searched.
+#: Why a region was not searched. What the budget has left says what it said then: the bytes are the same.
 UNSEARCHED = "searching and timing it were expected to bring less than they take"
-UNBEGUN = "the time ended before it was searched (in the run that this one repeats)"
 #: With so many times the budget a run goes on (as a search that was cut off, ``kept_results.py``).
 MORE = 1.25
 
@@ -34,13 +34,15 @@ MORE = 1.25
 class End:
   """``searched``: keys of regions; ``timed``: of these, in their order. ``why``: no more.
 
-  ``unbegun``: keys of regions of whose search the budget has left nothing.
+  ``unbegun``: keys of regions of whose search the budget has left nothing; ``right``: whose terms, of all
+  instances, were what their steps compute.
   """
 
   searched: frozenset[str]
   unbegun: frozenset[str]
   timed: tuple[str, ...]
   why: str
+  right: frozenset[str] = frozenset()
 
 
 class KeptEnds:
@@ -68,13 +70,18 @@ class KeptEnds:
     setting = {**machine.text, "asked": source_digest(*SEARCH_SOURCES, "verify", "match", "choosing", "tune")}
     return cls(KeptFolder(folder, setting), outcomes, budget_s)
 
+  @property
+  def settled(self) -> frozenset[str]:
+    """Keys of regions whose terms are not checked again: they were right, and nothing of them is timed."""
+    return self.known.right - frozenset(self.known.timed) if self.known else frozenset()
+
   def only(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """``outcomes``, of which what the earlier run has not searched is refused."""
 
     def asked(key: str, o: Outcome) -> Outcome:
       if self.known is None or o.rejection is not None or key in self.known.searched:
         return o
-      code, why = ("BUDGET", UNBEGUN) if key in self.known.unbegun else ("NOT_TIMED", UNSEARCHED)
+      code, why = ("BUDGET", NO_TIME) if key in self.known.unbegun else ("NOT_TIMED", UNSEARCHED)
       return replace(o, rejection=Rejection(code, why, o.region.nodes))
 
     return {key: asked(key, o) for key, o in outcomes.items()}
@@ -84,7 +91,8 @@ class KeptEnds:
     results = {key: o.result.report for key, o in found.items() if o.result is not None}
     unbegun = {key for key, r in results.items() if r.stop is Stop.BUDGET and not r.states}
     searched = {key for key, r in results.items() if r.stop is not Stop.INTERRUPTED} - unbegun
-    lists = {"searched": sorted(searched), "unbegun": sorted(unbegun), "timed": list(timed)}
+    right = [key for key, o in found.items() if o.result is not None and not o.left_alone]
+    lists = {"searched": sorted(searched), "unbegun": sorted(unbegun), "timed": [*timed], "right": right}
     self._store.put(self._key, {**lists, "why": why, "budget_s": self._budget_s})
     self.is_kept = True
 
@@ -94,7 +102,7 @@ def _end(value: Mapping[str, Any] | None, budget_s: float) -> End | None:
   try:
     if value is None or not budget_s <= MORE * float(value["budget_s"]):
       return None
-    searched, unbegun = (frozenset(map(str, value[name])) for name in ("searched", "unbegun"))
-    return End(searched, unbegun, tuple(map(str, value["timed"])), str(value["why"]))
+    searched, unbegun, right = (frozenset(map(str, value[n])) for n in ("searched", "unbegun", "right"))
+    return End(searched, unbegun, tuple(map(str, value["timed"])), str(value["why"]), right)
   except UNREADABLE:
     return None

@@ -85,7 +85,6 @@ class LockedOptions(Part, frozen=True):
   target: str
   measured: bool
   margin: float
-  tiled: bool
   shapes: dict[str, list[int]]
   external: str | None
   steps: bool | int = False

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from mirage_onnx import deadline
 from mirage_onnx.superopt.cache_folders import cache_folder
-from mirage_onnx.tune.device import PresentGpu, driver_api_version, present_gpu
+from mirage_onnx.tune.device import PresentGpu, driver_api_version, gpu_id, present_gpu
 
 #: The packages whose kernels are the baseline.
 PACKAGES = (
@@ -22,7 +22,7 @@ PACKAGES = (
   "nvidia-cudnn-cu12", "nvidia-cuda-runtime",
 )  # fmt: skip
 #: What a time depends on in this program: a change in these files is another way to measure.
-PROTOCOL_FILES = ("device.py", "measure.py", "ort_run.py", "race.py")
+PROTOCOL_FILES = ("device.py", "graph_clock.py", "measure.py", "ort_run.py", "race.py")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 #: Who waits for the GPU asks that often whether its own time is over.
 POLL_S = 0.25
@@ -85,7 +85,7 @@ def protocol_digest() -> str:
 
 @contextlib.contextmanager
 def gpu_alone(folder: Path | None = None) -> Iterator[None]:
-  """Inside, no other process or thread that asks so uses the GPU: it would disturb what is timed.
+  """Inside, no other process or thread that asks so uses this GPU: it would disturb what is timed.
 
   Who is inside may ask again.
 
@@ -117,7 +117,7 @@ def _alone_of_processes(folder: Path | None) -> Iterator[None]:
   if folder is not None:
     with contextlib.suppress(OSError):
       folder.mkdir(parents=True, exist_ok=True)
-      lock = FileLock(folder / "gpu-0.lock")
+      lock = FileLock(folder / f"gpu-{gpu_id()}.lock")
   if lock is None:
     yield
     return

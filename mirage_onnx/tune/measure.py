@@ -12,11 +12,11 @@ A time is T(flush + arm) - T(flush) with a flush of two clean reads of many time
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cached_property
 from math import prod
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -26,20 +26,39 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, RegionTensor, dim_permutation, ugraph_extents
 from mirage_onnx.ir.dtype import in_memory
+from mirage_onnx.ir.tiled_copies import contiguous
 from mirage_onnx.lower.in_place import update_of
 from mirage_onnx.target import Target
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.tune.gpu_arrays import gpu_arrays
+from mirage_onnx.tune.graph_clock import looked_us
 from mirage_onnx.tune.kept_bench import kept_bench
 from mirage_onnx.tune.machine import gpu_alone
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
 from mirage_onnx.tune.ort_run import own_run, region_model
-from mirage_onnx.tune.race import Measured, More, raced
+from mirage_onnx.tune.race import Bench, Measured, More, raced
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
 
 #: Inputs by name, with what they have to become.
 Draws = list[tuple[dict[str, np.ndarray], Oracle]]
+
+
+class RegionBench(Bench, AbstractContextManager["RegionBench"], Protocol):
+  """The bench of one region, which is left when it is done."""
+
+  def ready(self) -> None:
+    """Waits for what it needs of other threads."""
+    ...
+
+  def alone(self) -> AbstractContextManager[None]:
+    """Inside, nobody else has the GPU that it times on."""
+    ...
+
+
+#: Who else times a region, given the bench here; None of what is left to that (``timed_elsewhere``).
+Elsewhere = Callable[[LoadedModel, Region, Target, Callable[[], RegionBench]], RegionBench | None]
+_elsewhere = list[Elsewhere]()
 
 #: Bytes of results that are read before they are compared.
 MOST_READ = 1 << 28
@@ -76,8 +95,9 @@ def measure_region(
       OverdueError: the time is over that the caller has set.
   """
   try:
-    with GpuBench(loaded, region, target, draws) as bench:
-      return raced(kept_bench(bench, loaded, region, bench.ready, weights), region.nodes, compiled, more)
+    with _bench_of(loaded, region, target, draws) as bench:
+      known = kept_bench(bench, loaded, region, bench.ready, weights, bench.alone)
+      return raced(known, region.nodes, compiled, more)
   except Exception as error:
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return None, Rejection("MEASURE_FAILED", reason, region.nodes)
@@ -91,8 +111,28 @@ def complaints_of(
   Raises:
       RejectionError: INCONCLUSIVE.
   """
-  with GpuBench(loaded, region, target) as bench:
-    return kept_bench(bench, loaded, region, bench.ready, weights).complaints(compiled)
+  with _bench_of(loaded, region, target) as bench:
+    return kept_bench(bench, loaded, region, bench.ready, weights, bench.alone).complaints(compiled)
+
+
+@contextmanager
+def timed_elsewhere(by: Elsewhere) -> Iterator[None]:
+  """Inside, ``by`` is asked for the bench of a region first, by any thread."""
+  _elsewhere.append(by)
+  try:
+    yield
+  finally:
+    _elsewhere.remove(by)
+
+
+def _bench_of(
+  loaded: LoadedModel, region: Region, target: Target, draws: Callable[[], Draws | None] = lambda: None
+) -> RegionBench:
+  def here() -> RegionBench:
+    return GpuBench(loaded, region, target, draws)
+
+  there = _elsewhere[-1](loaded, region, target, here) if _elsewhere else None
+  return here() if there is None else there
 
 
 def draws_of(loaded: LoadedModel, region: Region) -> Draws:
@@ -136,6 +176,10 @@ class GpuBench:
   def ready(self) -> None:
     """Waits for inputs and right results."""
     self._draws  # noqa: B018
+
+  def alone(self) -> AbstractContextManager[None]:
+    """As of ``RegionBench``."""
+    return gpu_alone()
 
   @cached_property
   def _gpu(self) -> Gpu:
@@ -196,7 +240,7 @@ class GpuBench:
     with gpu_alone():
       replays = [self._timed(c) for c in some]
       arms = [self._ort, *replays] if beside_ort else replays
-      return self._gpu.time_us(arms, samples)
+      return looked_us(self._gpu, arms, samples)
 
 
 def ort_replay(
@@ -212,9 +256,9 @@ def stored(
 ) -> np.ndarray:
   """What a region input is a part of, in the memory order that the kernels read."""
   if source.view is not None:
-    return in_memory(np.ascontiguousarray(x.transpose(dim_permutation(source, axes))))
+    return in_memory(contiguous(x.transpose(dim_permutation(source, axes))))
   order = [source.axes.index(a) for a in axes]
-  return np.ascontiguousarray(by_axes(source, x, extents).transpose(order))
+  return contiguous(by_axes(source, x, extents).transpose(order))
 
 
 class Inputs:

@@ -14,10 +14,11 @@ Nodes that ONNX Runtime computes in the kernel of another one are not asked alon
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -51,21 +52,57 @@ WRITES = 0.2
 
 #: Times of one node: (2, ``SAMPLES``) in microseconds, of ``RUNS`` runs in a row, caches cold before.
 NodeClock = Callable[[NodeModel], np.ndarray]
+#: The names of nodes, at some time.
+Useful = Future[Set[str]]
+_T = TypeVar("_T")
+
+
+def timed_beside(
+  find: Callable[[], _T],
+  nodes_of: Callable[[_T], Set[str]],
+  loaded: LoadedModel,
+  program: Program,
+  names: Iterable[str],
+  target: Target,
+  *,
+  until: float,
+) -> tuple[_T, dict[str, float]]:
+  """What ``find`` makes, and ``measured_node_us``, which is asked meanwhile: both take seconds.
+
+  ``nodes_of``: of what was found, the nodes of which times are of use; behind it no others are asked about.
+  """
+  useful = Future[Set[str]]()
+  with ThreadPoolExecutor(1, thread_name_prefix="nodes") as pool:
+    times = pool.submit(measured_node_us, loaded, program, names, target, until=until, useful=useful)
+    try:
+      found = find()
+      useful.set_result(nodes_of(found))
+    except BaseException:
+      useful.set_result(frozenset())
+      raise
+    return found, times.result()
 
 
 def measured_node_us(
-  loaded: LoadedModel, program: Program, names: Iterable[str], target: Target, *, until: float
+  loaded: LoadedModel,
+  program: Program,
+  names: Iterable[str],
+  target: Target,
+  *,
+  until: float,
+  useful: Useful | None = None,
 ) -> dict[str, float]:
   """The times of those of ``names`` that could be asked about ``until`` then (of time.monotonic).
 
-  Empty without a GPU. What fails at one node is unknown of this node.
+  Empty without a GPU. What fails at one node is unknown of this node. ``useful``: as of ``ask_nodes``.
   """
   machine = present_machine()
   if machine is None:
     return {}
   store = KeptFolder(cache_folder("measurements"), machine.text)
   names = set(names) - joined(program).keys()
-  found = ask_nodes(distinct_nodes(loaded, program, names), gpu_clock(loaded, program, target), store, until)
+  clock = gpu_clock(loaded, program, target)
+  found = ask_nodes(distinct_nodes(loaded, program, names), clock, store, until, useful)
   return in_parts(found, loaded)
 
 
@@ -93,9 +130,17 @@ def in_parts(times: Mapping[str, float], loaded: LoadedModel) -> dict[str, float
 
 
 def ask_nodes(
-  nodes: Mapping[str, tuple[NodeModel, ...]], clock: NodeClock, store: KeptFolder, until: float
+  nodes: Mapping[str, tuple[NodeModel, ...]],
+  clock: NodeClock,
+  store: KeptFolder,
+  until: float,
+  useful: Useful | None = None,
 ) -> dict[str, float]:
-  """The time of every node that was asked: first those of which the model has most bytes to move."""
+  """The time of every node that was asked: first those of which the model has most bytes to move.
+
+  ``useful``: the nodes of which times are of use, once that is known; those of others are left out, so that
+  it does not matter when that is.
+  """
   from mirage_onnx.tune.kept_bench import kept_times  # here: it has the search and the code generator along
 
   asked = list[tuple[tuple[NodeModel, ...], np.ndarray]]()
@@ -103,6 +148,8 @@ def ask_nodes(
   for text, same in order:
     if time.monotonic() > until:
       break
+    if useful is not None and useful.done() and not _has_any(same, useful):
+      continue
     try:
       with deadline.until(until):
         times = kept_times(store, ("node", text), (2, SAMPLES), lambda n=same[0]: clock(n))  # type: ignore[misc]
@@ -111,9 +158,15 @@ def ask_nodes(
     except Exception:  # a model that ONNX Runtime refuses, memory, the driver: the table's time stays
       continue
     asked.append((same, times))
+  if useful is not None:
+    asked = [(same, times) for same, times in asked if _has_any(same, useful)]
   small = [t for same, t in asked if not same[0].weight_bytes and same[0].moved_bytes < COLD_BYTES]
   first_us = first_longer_us(small)
   return {n.node.name: node_us(times, same[0].weight_bytes, first_us) for same, times in asked for n in same}
+
+
+def _has_any(same: Sequence[NodeModel], useful: Useful) -> bool:
+  return not useful.result().isdisjoint(n.node.name for n in same)
 
 
 def first_longer_us(small: Sequence[np.ndarray]) -> float:
@@ -153,6 +206,7 @@ def gpu_clock(loaded: LoadedModel, program: Program, target: Target) -> NodeCloc
 
 def times_in_a_row(gpu: Gpu, run: Callable[[], object], samples: int = SAMPLES) -> np.ndarray:
   """``NodeClock``'s times of a run on the GPU, each of ``RUNS`` in a row as one CUDA graph."""
+  from mirage_onnx.tune.graph_clock import looked_us
 
   def several(count: int) -> Callable[[], object]:
     def work() -> None:
@@ -161,4 +215,4 @@ def times_in_a_row(gpu: Gpu, run: Callable[[], object], samples: int = SAMPLES) 
 
     return gpu.capture(work)
 
-  return gpu.time_us([several(count) for count in RUNS], samples)
+  return looked_us(gpu, [several(count) for count in RUNS], samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -14,7 +15,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import DType, Region, RegionTensor, as_input, round_to
 from mirage_onnx.tune import hard_inputs
 from mirage_onnx.tune.expected_rows import ExpectedRows, allowed_errors, distances
-from mirage_onnx.tune.gpu_arrays import as_given, interpreted
+from mirage_onnx.tune.gpu_arrays import as_given, held, interpreted
 
 #: Largest relative L2 error of an output row, beyond twice that of rounding every step.
 SLACK = 1e-3
@@ -244,20 +245,22 @@ def hard_draws(
       RejectionError: INCONCLUSIVE, no input is in the domain.
   """
   found = list[tuple[dict[str, np.ndarray], Oracle]]()
-  known: dict[str, np.ndarray] = {}
-  for number in range(hard_inputs.draws(region)):
-    data = hard_inputs.hard_inputs(region, weights, rng, number, found[0][0] if found else {})
-    if not known:  # large ones take a second, and are the same in all draws
-      same = [i for i in region.inputs if i.source.name in weights and not (i.view and i.view.picks)]
-      known = {i.tensor.name: as_given(part(region, i, data), xp) for i in same}
-    # A part of a tensor has no rows of its own.
-    outputs = () if any(o.view is not None for o in region.outputs) else region.outputs
-    count = len(hard_inputs.KINDS)
-    kinds = {o.tensor.name: hard_inputs.kinds_of(region, o, number) % count for o in outputs}
-    classes = {o.tensor.name: hard_inputs.classes_of(region, o, number) for o in outputs}
-    oracle = Oracle.of(region, data, kinds, known, classes, xp)
-    if oracle.measured > 0:
-      found.append((data, oracle))
+  with ExitStack() as open_:
+    known: Mapping[str, np.ndarray] = {}
+    for number in range(hard_inputs.draws(region)):
+      data = hard_inputs.hard_inputs(region, weights, rng, number, found[0][0] if found else {})
+      if not known:  # large ones take a second, and are the same in all draws
+        same = [i for i in region.inputs if i.source.name in weights and not (i.view and i.view.picks)]
+        known = {i.tensor.name: as_given(part(region, i, data), xp) for i in same}
+        known = open_.enter_context(held(known, xp))
+      # A part of a tensor has no rows of its own.
+      outputs = () if any(o.view is not None for o in region.outputs) else region.outputs
+      count = len(hard_inputs.KINDS)
+      kinds = {o.tensor.name: hard_inputs.kinds_of(region, o, number) % count for o in outputs}
+      classes = {o.tensor.name: hard_inputs.classes_of(region, o, number) for o in outputs}
+      oracle = Oracle.of(region, data, kinds, known, classes, xp)
+      if oracle.measured > 0:
+        found.append((data, oracle))
   if not found or found[0][1].measured < LEAST_MEASURED:
     found.append(draw(region, weights, rng, xp))
   return found

@@ -1,41 +1,15 @@
-"""Choosing without a GPU: predicted time against the table of ONNX Runtime's kernels.
-
-The cost model of streaming and row kernels is calibrated. That of tiled kernels counts what they
-have to do, and what is generated today takes longer (``cost/kernel_time.py``). Order among
-tiled programs is the search's; a comparison with anything else is made with the expected time.
-"""
+"""Choosing without a GPU: predicted time against the table of ONNX Runtime's kernels."""
 
 from dataclasses import replace
 
-from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir import Candidate, Region
-from mirage_onnx.lower.layouts import Family
+from mirage_onnx.ir import Region
+from mirage_onnx.superopt.expected_time import expected_us, slower_text
 from mirage_onnx.superopt.result import SearchResult, Stop
-from mirage_onnx.superopt.solved import kernel_times
 from mirage_onnx.target import Target
 
-#: By what factor the expected time of a tiled kernel may be off. On an H100 it is 1.37 (root mean square, 153
-#: kernels, ``bench/fit_costs.py``), and nothing was fitted to another GPU.
-TILED_OFF = 1.53
-
-
-def doubt(region: Region, candidate: Candidate, target: Target) -> float:
-  """How many times longer than expected a program may take: the error of tiled kernels, for their part."""
-  times = kernel_times(candidate, region.extents, target, lowered_us, region.runtime)
-  known = [(family, us) for family, us in times if us]
-  whole = sum(us for _, us in known)
-  if not whole:
-    return 1.0
-  return sum(us * (TILED_OFF if family is Family.TILED else 1.0) for family, us in known) / whole
-
-
-def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
-  """The time that generated kernels take, as far as it is known."""
-  times = kernel_times(candidate, region.extents, target, lowered_us, region.runtime)
-  if all(family is not Family.TILED for family, _ in times):
-    return candidate.predicted_us
-  return sum(time_us or 0.0 for _, time_us in times)
+#: Why a region stays that the search had no time for.
+NO_TIME = "the time ended before a program was verified"
 
 
 def as_expected(region: Region, result: SearchResult, target: Target) -> SearchResult:
@@ -58,11 +32,17 @@ def refuse_result(
 
   ``doubted``: it has to win although it takes so many times what is predicted.
   """
+
+  def slower(text: str) -> Rejection:
+    return Rejection("NOT_FASTER", f"{text} against {baseline_us:.2f} us, margin {margin:.0%}", nodes)
+
   if not result.candidates:
     if result.report.stop is Stop.BUDGET:
-      return Rejection("BUDGET", "the time ended before a program was verified", nodes)
+      return Rejection("BUDGET", NO_TIME, nodes)
     if result.report.stop is Stop.INTERRUPTED:
       return Rejection("INTERRUPTED", "the run was stopped before a program was verified", nodes)
+    if unproven := result.report.refused_slow:
+      return slower(unproven.reason)
     first = next(iter(result.report.refused), None)
     reason = f"no verified program (search: {result.report.stop})"
     if first is not None:
@@ -70,7 +50,5 @@ def refuse_result(
     return Rejection("NO_CANDIDATE", reason, nodes)
   best = result.candidates[0].candidate.predicted_us
   if best * doubted > baseline_us * (1 - margin):
-    off = f" (or {doubted:.2f} times as many)" if doubted > 1.005 else ""
-    reason = f"{best:.2f} us predicted{off} against {baseline_us:.2f} us, margin {margin:.0%}"
-    return Rejection("NOT_FASTER", reason, nodes)
+    return slower(slower_text(best, doubted))
   return None

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
-from mirage_onnx.choosing.partition import choose
-from mirage_onnx.ir import Program
+from mirage_onnx.choosing.choice_process import RoughChoice
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.tune.outcome import Outcome, predicted_price_us
 from mirage_onnx.tune.race import Lost
@@ -28,9 +27,8 @@ class PredictedFirst:
   ``margin``: the least predicted gain of a region, as a share of its time.
   """
 
-  program: Program
+  choice: RoughChoice
   node_us: Mapping[str, float]
-  alone: Mapping[str, tuple[str, float]] | None
   margin: float
   _known: frozenset[str] | None = field(default=None, init=False)
   _chosen: tuple[Place, ...] = field(default=(), init=False)
@@ -64,7 +62,7 @@ class PredictedFirst:
     """``offered``: with their prices."""
     prices = [us for _, us in offered]
     each = [c for c, _ in offered]
-    picked = choose(self.program, each, prices, self.node_us, self.alone, until, rough=True) if each else ()
+    picked = self.choice(each, prices, until) if each else ()
     return tuple(
       (each[i], fsum(self.node_us.get(n, 0.0) for n in each[i].nodes) - prices[i] * (1 - self.margin))
       for i in picked

@@ -5,16 +5,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from math import fsum, inf
 
 from mirage_onnx import deadline, events
+from mirage_onnx.choosing.choice_process import RoughApart, RoughChoice, RoughHere
 from mirage_onnx.choosing.disappearing import shares
 from mirage_onnx.choosing.partition import choose
-from mirage_onnx.compiler.compile_processes import compiling_in
+from mirage_onnx.compiler.compile_processes import LEAST_CORES, compiling_in
 from mirage_onnx.cores import available_cores
 from mirage_onnx.cost.region_work import region_work
 from mirage_onnx.deadline import NEVER, Ends
@@ -82,6 +83,7 @@ def realise(
   kept: KeptEnds | None = None,
   weights: ModelWeights | None = None,
   predicted_margin: float = 0.0,
+  helpers: ExitStack | None = None,
 ) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
   """The chosen instances, each with compiled kernels, and all outcomes by region key.
 
@@ -100,7 +102,8 @@ def realise(
   ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
   for the next. ``patience``, ``arriving``, ``kept``: as of ``explored``; ``detail`` is given what it says.
   ``weights``: of the model, with what is known of them. ``predicted_margin``: by which predictions win, where
-  it measures: what they would choose is timed first.
+  it measures: what they would choose is timed first. ``helpers``: has the processes that compile and check
+  until it is left; they are of use for what comes behind this, too.
   """
   tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit, instances)
   found, solutions = dict(outcomes), kept_solutions()
@@ -112,14 +115,21 @@ def realise(
     ended = kept is not None and kept.known is not None
     tuner.kept = KeptTuning(loaded, weights or ModelWeights(loaded), target, tries, cut_too=ended)
     ahead = Ahead(target, tries, ends.at, draw, more, tuner.kept.knows)
-    with quick_turns(), compiling_in(available_cores()), ahead as tuner.ahead:
+    with ExitStack() as own:
+      stays = helpers or own
+      stays.enter_context(compiling_in(available_cores()))
+      if instances and available_cores() >= LEAST_CORES:
+        stays.enter_context(instances.apart(loaded, available_cores() // CORES))
+      own.enter_context(quick_turns())
+      choice = own.enter_context(_rough_choice(program, found, node_us, alone))
+      tuner.ahead = own.enter_context(ahead)
       roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
       expected = Expectations(node_us, partial(kind_of, target=target), roof, available_cores())
       found, said = explored(
         program, found, node_us, alone, expected, tuner, ends=ends, late=partial(_too_late, ends=ends),
         patience=patience, soon=tuner.ahead.soon, starts=tuner.starts, arriving=arriving, at_once=at_once,
         known=tuner.kept.knows, kept=kept,
-        first=PredictedFirst(program, node_us, alone, predicted_margin),
+        first=PredictedFirst(choice, node_us, predicted_margin), choice=choice,
       )  # fmt: skip
     tuner.ahead = None
     if detail is not None and said:
@@ -177,6 +187,19 @@ def quick_turns() -> Iterator[None]:
     yield
   finally:
     sys.setswitchinterval(before)
+
+
+def _rough_choice(
+  program: Program,
+  outcomes: Mapping[str, Outcome],
+  node_us: Mapping[str, float],
+  alone: Mapping[str, tuple[str, float]] | None,
+) -> AbstractContextManager[RoughChoice]:
+  """Who chooses what is timed next: a process, where there are cores for one."""
+  here = RoughHere(program, node_us, alone)
+  if available_cores() < LEAST_CORES:
+    return nullcontext(here)
+  return RoughApart(here, [c for o in outcomes.values() for c in o.instances])
 
 
 def predicting_threads() -> int:

@@ -6,7 +6,9 @@ numbers that stay: a weight is measured once, however many regions read it.
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -15,9 +17,11 @@ import numpy as np
 from onnx import TensorProto
 
 from mirage_onnx import deadline
+from mirage_onnx.cores import available_cores
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import constant_values
+from mirage_onnx.importer.external import size_bytes
 from mirage_onnx.ir.program import has_more_places
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.verify.extremes import Extremes, extremes, of_integers, repeated
@@ -119,8 +123,13 @@ class Weights(Mapping[str, np.ndarray]):
     return len(self._names)
 
 
-#: Model -> name of a weight -> its hash: who asks again, on whatever way, does not read it again.
-_DIGESTS: WeakKeyDictionary[LoadedModel, dict[str, str]] = WeakKeyDictionary()
+#: Model -> name of a weight -> its hash, and who works it out: who asks again, on whatever way, does not read
+#: it again.
+_DIGESTS: WeakKeyDictionary[LoadedModel, tuple[dict[str, str], dict[str, threading.Lock]]] = (
+  WeakKeyDictionary()
+)
+#: Weights of so many bytes are hashed before they are asked for, by so many threads.
+LARGE_BYTES, THREADS = 1 << 20, 8
 
 
 class ModelWeights:
@@ -132,7 +141,7 @@ class ModelWeights:
   def __init__(self, loaded: LoadedModel, measure: Measure | None = None) -> None:
     self._loaded, self._measure = loaded, measure or self._measured
     self._known: dict[tuple[str, tuple[int, ...]], Extremes] = {}
-    self._digests = _DIGESTS.setdefault(loaded, {})
+    self._digests, self._hashing = _DIGESTS.setdefault(loaded, ({}, {}))
     self._locks: dict[tuple[str, tuple[int, ...]], threading.Lock] = {}
 
   @cached_property
@@ -158,8 +167,28 @@ class ModelWeights:
     found = [self._digest(i.source.name) for i in region.inputs if i.is_weight]
     return hashlib.sha256(" ".join(found).encode()).hexdigest()
 
+  def hash_large(self) -> None:
+    """Hash the large weights of the model, the largest first."""
+    sizes = {n: size_bytes(t) or len(t.raw_data) for n, t in self._values.items()}
+    names = sorted((n for n, size in sizes.items() if size >= LARGE_BYTES), key=lambda n: (-sizes[n], n))
+    with ThreadPoolExecutor(min(THREADS, available_cores()), thread_name_prefix="hash") as pool:
+      for _ in pool.map(self._digest, names):
+        pass
+
+  def hash_ahead(self, regions: Sequence[Region], threads: int) -> None:
+    """Hash what ``regions`` read, side by side: 4 s of a repeat of four layers of LLaMA one by one."""
+    end = deadline.end()
+
+    def hashed(region: Region) -> None:
+      with deadline.until(end):
+        self.digest(region)
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="hash") as pool:
+      for _ in pool.map(hashed, regions):
+        pass
+
   def _digest(self, name: str) -> str:
-    with self._locks.setdefault((name, (-1,)), threading.Lock()):
+    with self._hashing.setdefault(name, threading.Lock()):
       if name not in self._digests:
         stored = self._stored(name)
         values = hashlib.sha256(
@@ -187,6 +216,17 @@ class ModelWeights:
 
   def _measured(self, name: str, shape: tuple[int, ...]) -> Extremes:
     return extremes(self._first(name, shape).reshape(shape))
+
+
+def hash_beside(loaded: LoadedModel) -> None:
+  """Let others hash the weights of a model that is to be looked for in what is kept; nobody waits."""
+
+  def hashed() -> None:
+    with suppress(Exception):  # who asks for it meets the same
+      ModelWeights(loaded).hash_large()
+
+  if available_cores() > 1:
+    threading.Thread(target=hashed, name="hashes", daemon=True).start()
 
 
 def sample_weights(loaded: LoadedModel, region: Region) -> Mapping[str, np.ndarray]:

@@ -50,7 +50,7 @@ def streaming():
     for k in g.ugraph.kernels:
       ops = tuple(replace(op, axes=tensors[op.tensor].axes) if op.op == "load" else op for op in k.ops)
       try:
-        ops = lay_out(replace(k, ops=ops), tensors).ops
+        ops = lay_out(replace(k, ops=ops), tensors, general=False).ops
       except RejectionError:
         continue
       touched = [op.tensor for op in k.loads] + [save.tensor for save in k.saves]

@@ -230,3 +230,26 @@ def test_who_captures_a_graph_can_go_on(tmp_path, monkeypatch, refused, captured
     assert told[-1].startswith("1 ")
   else:
     assert [how for _, how, *_ in race.rows()] == ways
+
+
+def test_one_session_for_both_ways_behind_the_first_opening(tmp_path, monkeypatch):
+  """A session of gigabytes takes seconds; what can be captured once can be again."""
+  monkeypatch.setattr(module, "ArmSession", Captured)
+  monkeypatch.setattr(module, "gpu_alone", nullcontext)
+  monkeypatch.setattr(Captured, "refused", ())
+  one, two = save(tmp_path / "one.onnx", 1), save(tmp_path / "two.onnx", 2)
+  told, graphs = [], []
+
+  class Told(Captured):
+    def bound(self, feeds, graph_id, shared):
+      graphs.append((self.asked, graph_id))
+      return super().bound(feeds, graph_id, shared)
+
+  monkeypatch.setattr(module, "ArmSession", Told)
+  asked = replace(question(one, two, seconds=60.0), provider="cuda")
+  rows = module._Race(asked, told.append).rows()
+  openings = {speedup[3] for _, _, _, speedups in rows for speedup in speedups}
+  assert [how for _, how, *_ in rows] == ["run", "graph"] and len(openings) == 1
+  (count,) = openings
+  assert count >= LOOKS[0] and sum("opening" in t for t in told) == 4 + 2 * (count - 1)
+  assert graphs[:8] == [(False, "-1")] * 2 + [(True, "1")] * 2 + [(True, "-1")] * 2 + [(True, "1")] * 2

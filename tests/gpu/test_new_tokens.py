@@ -24,7 +24,7 @@ def test_as_the_cpu(more, dtype, tmp_path, h200):
     pytest.skip("this onnxruntime has no CUDA execution provider")
   new, room, out = 3, 192, tmp_path / "o.onnx"
   model = cached_step(1, 2, 4, 64, room, new=new, dtype=dtype, **more)
-  mirage_onnx.optimize(model, out, target="h200", margin=-20.0, tiled=True)  # by all cores
+  mirage_onnx.optimize(model, out, target="h200", margin=-20.0)  # by all cores
   kernels = mirage_onnx.InferenceSession(out, providers=CUDA)
   plain = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
   near = 5e-3 if dtype is np.float16 else 1e-5

@@ -71,7 +71,7 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
   """Of which one size is asked for, that one only is a step's."""
   model = decoder()
   result = mirage_onnx.optimize(
-    model, target="h200", workers=1, margin=-20.0, tiled=True, steps=True,
+    model, target="h200", workers=1, margin=-20.0, steps=True,
     shapes={"past": [16], "all": [8], "new": [1], "batch": batches},
   )  # fmt: skip
   assert [n.op_type for n in result.model.graph.node][-1] == "If"
@@ -100,9 +100,7 @@ def test_steps_have_kernels_and_all_else_has_not(batches):
 def test_verify_runs_steps_and_prompts(batch):
   """Of the original, cut in the same way; with no size given, kernels run (assert launches), and a prompt."""
   model, sizes = decoder(), {"past": [16], "all": [16], "new": [1], "batch": [batch]}
-  result = mirage_onnx.optimize(
-    model, target="h200", workers=1, margin=-20.0, tiled=True, steps=True, shapes=sizes
-  )
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0, steps=True, shapes=sizes)
   assert step_sizes(result.model) == {"batch": batch, "new": 1} and step_sizes(model) == {}
   compared = mirage_onnx.verify(model, result.model, emulate=True, shapes={"past": [9], "all": [9]})
   assert compared.passed and len(compared.regions) == 3 and all(n.launches for n in compared.nodes)
@@ -302,7 +300,7 @@ def test_steps_of_caches_of_one_size():
   """Kernels with parts of the cache in advance; a cache of another size takes the graph as it was."""
   model = decoder()
   result = mirage_onnx.optimize(
-    model, target="h200", workers=1, margin=-20.0, tiled=True, steps=20, shapes={"all": [8], "new": [1]}
+    model, target="h200", workers=1, margin=-20.0, steps=20, shapes={"all": [8], "new": [1]}
   )
   assert step_sizes(result.model) == {"new": 1, ROOM: 20}
   kernels = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)

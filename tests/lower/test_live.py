@@ -13,7 +13,7 @@ from mirage_onnx.ir import ugraph_extents
 from mirage_onnx.lower import tiled_graph as kernel
 from mirage_onnx.lower.choice import lowered
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
 from mirage_onnx.target import H200
@@ -50,7 +50,7 @@ def test_what_the_loop_carries_is_live_in_all_of_it():
 def test_what_is_made_of_rotations_before_the_loop_is_not_held_through_it():
   """Of 32 heads that share 8 caches: all warps have keys of their own, and none a half of the elements."""
   loaded = load_model(cached_step(1, 8, 4, 128, 32768))
-  found = find_candidates(import_model(loaded), replace(TILED, reductions=True), None).candidates
+  found = find_candidates(import_model(loaded), replace(TIMED, reductions=True), None).candidates
   region = next(c.region for c in found if any(n.endswith("attended") for n in c.nodes))
   result = search(region, H200, prover(), space=space_of(region))
   graphs = [c.candidate for c in result.candidates if c.candidate.ugraph.kernels[0].loop]

@@ -10,7 +10,7 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.functions import to_term
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.match.guards import is_number, without_guards
 
 X, Y = t.input_("x", ("i", "k")), t.input_("y", ("k", "j"))
@@ -72,7 +72,7 @@ def test_attention_as_torch_exports_it(hidden):
   mask = net.Where(net.input(1, 1, 16, 32, dtype=np.bool_), 0.0, hidden)
   p = net.Softmax(net.Add(net.MatMul(q, net.Transpose(k, perm=[0, 1, 3, 2])), mask))
   model = net.model(net.MatMul(net.Where(net.IsNaN(p), 0.0, p), v))
-  found = find_candidates(import_model(load_model(model)), TILED)
+  found = find_candidates(import_model(load_model(model)), TIMED)
   whole = max(found.candidates, key=lambda c: len(c.nodes)).region
   assert len(whole.nodes) == len(model.graph.node)
   ops = {u.op for u in t.walk(whole.terms)}

@@ -74,6 +74,31 @@ def test_what_says_nothing_is_not_kept(models, tmp_path, answer):
   assert len(ask.questions) == 2
 
 
+def test_what_is_brief_is_asked_again_with_more_time_only(models, tmp_path):
+  """A repeat of the same run gets as far as the first one did: nowhere."""
+  ask, store = Asked(times(openings=2)), KeptFolder(tmp_path / "kept", {})
+  brief = question(models, brief=True)
+  assert not KeptRacer(store, ask).knows(brief)
+  for _ in range(2):
+    assert KeptRacer(store, ask)(brief) == times(openings=2)
+  assert KeptRacer(store, ask).knows(brief) and len(ask.questions) == 1
+  longer = replace(brief, seconds=2 * brief.seconds)
+  assert not KeptRacer(store, ask).knows(longer) and not KeptRacer(store, ask).knows(question(models))
+  KeptRacer(store, ask)(longer)
+  assert len(ask.questions) == 2
+
+
+def test_what_was_left_is_no_question_of_a_repeat(models, tmp_path):
+  store = KeptFolder(tmp_path / "kept", {})
+  racer, other = KeptRacer(store, Asked(times())), replace(question(models), alpha=0.05)
+  assert not racer.has_left(other, 300.0)
+  racer.leave(other, 300.0)
+  again = KeptRacer(store, Asked(times()))
+  assert again.has_left(other, 300.0) and again.has_left(other, 90.0)
+  assert not again.has_left(other, 600.0) and not again.has_left(question(models), 300.0)
+  assert not Racer().has_left(other, 300.0) and not Racer().knows(other)
+
+
 def test_damage_is_asked_again(models, tmp_path):
   ask, store = Asked(times()), KeptFolder(tmp_path / "kept", {})
   KeptRacer(store, ask)(question(models))

@@ -57,18 +57,6 @@ def test_written_in_blocks(few, tmp_path, rng, dtype, how):
   assert any(tmp_path.glob("out.onnx.*.data")) == (how is not External.INLINE)
 
 
-@pytest.mark.parametrize("tile", [(3, 5), (64, 256), (1, 1)])
-def test_tiles_are_the_whole_copy(monkeypatch, rng, tile):
-  monkeypatch.setattr(turned_module, "TILE", tile)
-  cases = ((70, 300), (1, 0)), ((5, 1, 9, 7), (3, 2, 0, 1)), ((4, 6, 8), (0, 2, 1)), ((6, 8), (0, 1))
-  for shape, perm in cases:
-    x = rng.integers(0, 1 << 15, shape).astype(np.uint16)
-    want = x.transpose(perm)
-    made = np.full(want.shape, 7, np.uint16)
-    turned_module._copy(want, made)
-    assert made.tobytes() == want.tobytes()
-
-
 def test_nobody_else_reads_what_is_not_written(few, tmp_path, rng):
   x = rng.standard_normal((16, 8))
   (tmp_path / "w.bin").write_bytes(x.tobytes())

@@ -49,7 +49,7 @@ def step(net, *, group=1, new=1, mask=False, rotary=False, presents=0):
 def attentions(model, *products):
   """The regions that hold these products (all of the model), those with most nodes first."""
   program = import_model(load_model(model))
-  found = find_candidates(program, cuts.TILED)
+  found = find_candidates(program, cuts.TIMED)
   both = set(products) or {n.name for n in program.nodes if n.op_type == "MatMul"}
   own = [c for c in found.candidates if both <= c.nodes]
   return [c.region for c in sorted(own, key=lambda c: -len(c.nodes))]
@@ -131,7 +131,7 @@ def test_plans_before_their_turn_change_nothing_but_a_search_that_is_cut(net, mo
 def test_no_part_of_a_tensor_holds_an_axis_in_two_places():
   """Heads that a prefill repeats begin inside of rows: no memory has them in another order."""
   program = import_model(load_model(weights.load("qwen3_prefill")))
-  regions = [c.region for c in find_candidates(program, cuts.TILED).candidates]
+  regions = [c.region for c in find_candidates(program, cuts.TIMED).candidates]
   assert any(x.windows for r in regions for x in r.inputs)
   for x in (x for r in regions for x in (*r.inputs, *r.outputs)):
     held = [a for w in x.windows for a in w.axes]

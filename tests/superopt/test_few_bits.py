@@ -122,7 +122,7 @@ def test_other_kernels_do_not_read_them(kernel):
   else:
     own = replace(own, ops=tuple(replace(o, axes=(*o.axes, "b")) if o.op == "matmul" else o for o in own.ops))
   with pytest.raises(RejectionError) as refused:
-    lay_out(own, tensors, tiled=True)
+    lay_out(own, tensors)
   assert refused.value.rejection.code == "LAYOUT"
 
 

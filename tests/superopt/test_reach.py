@@ -9,13 +9,13 @@ from small_models import matches
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import KTensor, UGraph, parse_ugraph, print_ugraph
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.superopt.reach import limits, with_limits
 
 
 def regions(**more):
   model = cached_step(2, 2, 2, 32, 9, rotary=False, **more)
-  found = find_candidates(import_model(load_model(model)), TILED).candidates
+  found = find_candidates(import_model(load_model(model)), TIMED).candidates
   return {tuple(sorted(c.outputs)): c.region for c in found}
 
 

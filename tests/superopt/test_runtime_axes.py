@@ -10,7 +10,7 @@ from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import is_part_axis
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.superopt.egraph import EGraph
 from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.roles import enumerate_roles
@@ -83,7 +83,7 @@ def centred(net):
 
 def tiled_region(model, **sizes):
   program = import_model(load_model(model))
-  return largest(find_candidates(program, TILED, sizes=sizes)).region
+  return largest(find_candidates(program, TIMED, sizes=sizes)).region
 
 
 @pytest.mark.parametrize(("program", "kernels"), [(attention, 1), (centred, 2)])

@@ -17,6 +17,7 @@ from mirage_onnx.superopt import plans as plans_module
 from mirage_onnx.superopt import units
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.choices import Counts, RoleSetting
+from mirage_onnx.superopt.expected_time import expected_us
 from mirage_onnx.superopt.plans import Plans
 from mirage_onnx.superopt.result import default_bound
 from mirage_onnx.superopt.search import SearchBound, Stop, search
@@ -24,6 +25,7 @@ from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.units import Units
 from mirage_onnx.target import H200
 from mirage_onnx.verify.interpret_steps import interpret_steps
+from mirage_onnx.verify.prover import prover
 
 
 def norm_linear():
@@ -294,3 +296,22 @@ def test_no_numbers_fit_what_is_too_large(monkeypatch):
     seen += len(out)
     assert not units.run(units.outputs, reads).kernels
   assert seen > 20
+
+
+def test_what_is_not_worth_a_proof_is_not_proven():
+  """As fast as the best, a program is proven; where all are slower, none is, and the report says so."""
+  region, asked = SEARCHED["rmsnorm_linear"](), []
+
+  def verify(*given):
+    asked.append(given)
+    return prover(region)(*given)
+
+  every = search(region, H200, verify)
+  best_us = min(expected_us(region, v.candidate, H200) for v in every.candidates)
+  asked.clear()
+  assert search(region, H200, verify, worth_us=best_us * 1.001).candidates[0] in every.candidates
+  assert asked
+  asked.clear()
+  none = search(region, H200, verify, worth_us=best_us * 0.999)
+  assert not none.candidates and not asked and none.report.stop is Stop.EXHAUSTED
+  assert none.report.refused_slow.reason.startswith(f"{best_us:.2f} us predicted")

@@ -88,21 +88,14 @@ class Optimized(Stock):
 
 
 class Emulated(Optimized):
-  """Everything that verifies is replaced, and the kernels run in the emulator.
-
-  Two activations are contracted where nothing else is replaced: that search may take minutes.
-  """
+  """Everything that verifies is replaced, and the kernels run in the emulator."""
 
   @classmethod
   def optimized(cls, model):
     loaded = load.load_model(model)
     floats = reading_floats(loaded)
     Optimized.lowered = sum(n.barrier is None for n in import_model(loaded).nodes)
-    for tiled in (False, True):
-      options = pipeline.Options(H200, budget_s=BUDGET_S, workers=1, every=True, tiled=tiled)
-      run = pipeline.run(loaded, options)
-      if run.chosen:
-        break
+    run = pipeline.run(loaded, pipeline.Options(H200, budget_s=BUDGET_S, workers=1, every=True))
     Optimized.replaced = sum(len(c.nodes) for c, _ in run.chosen)
     Optimized.kept = why_kept(run, floats) if floats else None
     return run.model

@@ -12,6 +12,7 @@ import numpy as np
 
 from mirage_onnx.tune import measure, node_times
 from mirage_onnx.tune.baseline import node_times_us, ranking_table
+from mirage_onnx.tune.machine import gpu_alone
 
 #: Seconds: until a candidate is ready, of a check of its results, of onnxruntime's session.
 ARM_S, CHECK_S, SESSION_S, SAMPLE_S = 0.004, 0.02, 0.1, 0.002
@@ -20,6 +21,13 @@ ARM_S, CHECK_S, SESSION_S, SAMPLE_S = 0.004, 0.02, 0.1, 0.002
 def drawn(text):
   """A number from 0 to 1 of a text."""
   return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
+
+
+class Drawn(dict):
+  """Times of nodes by their names: the same in every process."""
+
+  def get(self, name, default=None):
+    return 4.0 + 8.0 * drawn(name)
 
 
 class FakeGpu:
@@ -39,6 +47,9 @@ class FakeGpu:
 
       def __exit__(self, *error):
         pass
+
+      def alone(self):
+        return gpu_alone()
 
       def ready(self):
         self.drawn = self.drawn or self.given() or measure.draws_of(self.loaded, self.region)
@@ -70,7 +81,7 @@ class FakeGpu:
     own = 0.8 + 0.6 * drawn(region.key)
     return max(0.5, candidate.predicted_us) * own * (1 + 0.2 * drawn(str(candidate.params)))
 
-  def node_us(self, loaded, program, names, target, *, until):
+  def node_us(self, loaded, program, names, target, *, until, useful=None):
     table = node_times_us(program, ranking_table(target))
     self.us |= {n: table.get(n, 3.0) for n in names}
     return {n: self.us[n] for n in names}

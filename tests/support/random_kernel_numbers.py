@@ -50,7 +50,7 @@ MOST_BLOCKS, MOST_STEPS, MOST_WORK, MOST_PRODUCTS = 96, 1 << 15, 1 << 19, 1 << 2
 
 
 def numbers(rng, kernel, tensors, extents):
-  family, ops, _ = lay_out(kernel, tensors, tiled=True)
+  family, ops, _ = lay_out(kernel, tensors)
   if family is not Family.TILED and rng.random() < 0.4:
     family, ops = Family.TILED, lay_out_tiled(kernel, tensors)[0]
   placed = replace(kernel, ops=ops)

@@ -20,7 +20,7 @@ EXHAUSTIVE = SearchBound(
   spellings=None,
 )  # fmt: skip
 #: One kernel, so no parts of a grid.
-SPACE = Space(tiled=True, shifted=True, split=False)
+SPACE = Space(general=True, split=False)
 
 
 def search_programs(region, roles, size, *, space=SPACE, bound=EXHAUSTIVE):

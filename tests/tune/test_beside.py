@@ -47,7 +47,7 @@ def experts(net):
 @cache
 def optimized(build):
   loaded = load_model(build(Net()))
-  return loaded, pipeline.run(loaded, pipeline.Options(H200, margin=-20.0, tiled=build is experts))
+  return loaded, pipeline.run(loaded, pipeline.Options(H200, margin=-20.0))
 
 
 @pytest.fixture(params=[projections])

@@ -16,6 +16,7 @@ import pytest
 from real_layers import BERT, encoder
 
 from mirage_onnx import deadline
+from mirage_onnx.choosing.choice_process import RoughHere
 from mirage_onnx.choosing.disappearing import disappearing
 from mirage_onnx.choosing.partition import choose
 from mirage_onnx.cost.region_work import region_work
@@ -23,7 +24,7 @@ from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.target import get_target
 from mirage_onnx.tune import arriving, exploring
 from mirage_onnx.tune.baseline import alone_us, node_times_us, ranking_table, with_floors
@@ -60,7 +61,7 @@ class Clock:
 def bert():
   target = get_target("h200")
   program = import_model(load_model(encoder(BERT, 512, 8, layers=4)))
-  candidates = find_candidates(program, replace(TILED, reductions=True)).candidates
+  candidates = find_candidates(program, replace(TIMED, reductions=True)).candidates
   node_us = with_floors(node_times_us(program, ranking_table(target)), program, target)
   return program, grouped(candidates, node_us), node_us, alone_us(program, target), target
 
@@ -100,10 +101,11 @@ class World:
     begun = self.clock.ahead
     self.asked.clear()
     expected = Expectations(self.node_us, lambda o: self.kinds[o.region.key], lambda r: self.roofs[r.key])
+    choice = RoughHere(self.program, self.node_us, self.alone)
     found, why = exploring.explored(
       self.program, self.outcomes, self.node_us, self.alone, expected, self.tune,
       ends=Ends(self.clock.now() + seconds), late=lambda o: Rejection("BUDGET", "late", ()),
-      patience=patience, first=PredictedFirst(self.program, self.node_us, self.alone, 0.2),
+      patience=patience, first=PredictedFirst(choice, self.node_us, 0.2),
     )  # fmt: skip
     timed = [o for o in found.values() if o.measured and o.rejection is None]
     return self.gain_us(timed), self.clock.ahead - begun, why

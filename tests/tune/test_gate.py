@@ -26,7 +26,7 @@ def test_harmful():
   assert not Gain(seen(0.99, 0.98)).is_harmful and not Gain(()).is_harmful
 
 
-def dropped(gains, *, faster=False, over=lambda: False, batch=2):
+def dropped(gains, *, faster=False, over=lambda some: False, batch=2):
   asked = []
 
   def without(some):
@@ -53,8 +53,8 @@ def test_half_go_where_none_is_seen_to_cost_time():
 
 def test_no_time():
   gains = {"a": (0.9,), "b": (1.1,), "c": (0.5,)}
-  assert dropped(gains, over=lambda: True) == (("a", "b", "c"), [])
-  assert dropped(gains, over=lambda: True, faster=True) == ((), [])
+  assert dropped(gains, over=lambda some: True) == (("a", "b", "c"), [])
+  assert dropped(gains, over=lambda some: True, faster=True) == ((), [])
   looks = iter([False, True])
-  keys, asked = dropped(gains, over=lambda: next(looks), batch=1)
+  keys, asked = dropped(gains, over=lambda some: next(looks), batch=1)
   assert asked == [("a",)] and keys == ("b", "c")

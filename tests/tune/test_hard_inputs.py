@@ -16,7 +16,7 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.target import H200
 from mirage_onnx.tune import measure
 from mirage_onnx.tune.hard_inputs import KINDS, draws, hard_inputs, kinds_of
@@ -51,7 +51,7 @@ def small():
 def test_lengths_are_within_what_they_end():
   """All but the last element first, then any; not the small numbers of other integers."""
   loaded = load_model(cached_step(2, 1, 2, 32, 1000, rotary=False))
-  found = find_candidates(import_model(loaded), TILED).candidates
+  found = find_candidates(import_model(loaded), TIMED).candidates
   for c in found:
     assert hard_inputs(c.region, {}, np.random.default_rng(0), 0)["lengths"].tolist() == [999, 999]
   region = next(c.region for c in found if c.outputs == {"y"})
@@ -64,7 +64,7 @@ def test_lengths_are_within_what_they_end():
 
 def test_the_operator_alone_is_told_how_long_it_may_be():
   loaded = load_model(cached_step(2, 1, 2, 32, 24))
-  for c in find_candidates(import_model(loaded), TILED).candidates:
+  for c in find_candidates(import_model(loaded), TIMED).candidates:
     model = region_model(loaded, c.region)
     (total,) = (t for t in model.graph.initializer if t.name == "total")
     assert numpy_helper.to_array(total) == 24

@@ -8,8 +8,9 @@ import pytest
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop
-from mirage_onnx.tune.kept_ends import UNBEGUN, UNSEARCHED, KeptEnds
+from mirage_onnx.tune.kept_ends import UNSEARCHED, KeptEnds
 from mirage_onnx.tune.outcome import Outcome
+from mirage_onnx.tune.predict import NO_TIME
 
 
 def outcome(key, instances=2, rejection=None):
@@ -53,6 +54,16 @@ def test_a_repeat_asks_for_the_same(ended, outcomes):
   assert left["d"].rejection.reason == UNSEARCHED and left["d"].rejection.nodes == ("nd",)
 
 
+def test_terms_of_what_is_not_timed_are_not_checked_again(tmp_path, outcomes):
+  store = KeptFolder(tmp_path, {})
+  found = {key: searched(o) for key, o in outcomes.items()}
+  found["c"] = replace(found["c"], left_alone=((SimpleNamespace(), Rejection("NOT_EQUIVALENT", "", ())),))
+  first = KeptEnds(store, outcomes, 100.0)
+  assert not first.settled
+  first.keep(found, ["b"], "enough")
+  assert KeptEnds(store, outcomes, 100.0).settled == {"a", "d", "e"}
+
+
 def test_a_larger_budget_goes_on(ended, outcomes):
   assert KeptEnds(ended[0], outcomes, 120.0).known and KeptEnds(ended[0], outcomes, 20.0).known
   assert KeptEnds(ended[0], outcomes, 130.0).known is None
@@ -75,7 +86,7 @@ def test_what_the_budget_left_unsearched_is_not_begun_again(tmp_path, outcomes):
   assert again.known.unbegun == {"d"} and again.known.searched == set("abce")
   left = again.only(outcomes)
   assert {key for key, o in left.items() if o.rejection} == {"d", "e"}
-  assert left["d"].rejection == Rejection("BUDGET", UNBEGUN, ("nd",))
+  assert left["d"].rejection == Rejection("BUDGET", NO_TIME, ("nd",))
   assert KeptEnds(store, outcomes, 130.0).known is None
 
 

@@ -5,11 +5,12 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from mirage_onnx import deadline
-from mirage_onnx.tune import machine
+from mirage_onnx.tune import device, machine
 from mirage_onnx.tune.device import PresentGpu
 from mirage_onnx.tune.machine import driver_version, gpu_alone, machine_of, packages
 
@@ -130,3 +131,32 @@ def test_threads_take_turns_and_who_is_inside_may_ask_again(tmp_path):
   assert order == ["first", "other"]
   with gpu_alone(tmp_path):  # and it is free again
     pass
+
+
+def test_other_gpus_are_not_waited_for(tmp_path, another, monkeypatch):
+  """Whatever their numbers are in a process: of one GPU all wait for each other."""
+  another(60.0)  # of GPU 0, for no driver says which
+  monkeypatch.setattr(machine, "gpu_id", lambda: "ab12")
+  with deadline.until(time.monotonic() + 0.3), gpu_alone(tmp_path):
+    assert {p.name for p in tmp_path.glob("gpu-*")} == {"gpu-0.lock", "gpu-ab12.lock"}
+
+
+def test_the_id_of_a_gpu(monkeypatch):
+  class Driver:
+    def cuInit(self, flags):  # noqa: N802
+      return (0,)
+
+    def cuDeviceGet(self, number):  # noqa: N802
+      return 0, number
+
+    def cuDeviceGetUuid(self, device):  # noqa: N802
+      return 0, SimpleNamespace(bytes=b"\x01\xab" * 8)
+
+  monkeypatch.setattr(device, "_driver", Driver)
+  device.gpu_id.cache_clear()
+  assert device.gpu_id() == "01ab" * 8
+  monkeypatch.setattr(device, "_driver", lambda: SimpleNamespace(cuInit=lambda flags: (100,)))
+  device.gpu_id.cache_clear()
+  assert device.gpu_id() == "0"
+  monkeypatch.undo()
+  device.gpu_id.cache_clear()

@@ -1,6 +1,8 @@
 """Single nodes as models, and what is asked of the GPU about them."""
 
+import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -17,7 +19,7 @@ from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune import node_times
 from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model
-from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, in_parts, node_us
+from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, in_parts, node_us, timed_beside
 from mirage_onnx.tune.ort_run import shared_caches
 
 
@@ -86,6 +88,36 @@ def test_what_fails_at_a_node_is_unknown_of_this_node(layers, tmp_path):
   assert found and "MatMul" not in {types[n] for n in found}
 
 
+def test_nodes_are_timed_while_regions_are_looked_for(layers, tmp_path, monkeypatch):
+  """What turns out to be in no region is not asked about any more, and is no part of the answer."""
+  loaded, program = layers
+  types = {n.name: n.op_type for n in program.nodes}
+  asked, seen = [], threading.Event()
+
+  def clock(n):
+    asked.append(n.node.op_type)
+    seen.set()
+    return np.full((2, node_times.SAMPLES), 4.0)
+
+  monkeypatch.setattr(node_times, "gpu_clock", lambda *_: clock)
+  monkeypatch.setattr(node_times, "present_machine", lambda: SimpleNamespace(text={"gpu": "x"}))
+  monkeypatch.setattr(node_times, "cache_folder", lambda name: tmp_path)
+  products = {n for n, op in types.items() if op == "MatMul"}
+
+  def find():
+    assert seen.wait(20)
+    return "found"
+
+  more = {"until": time.monotonic() + 60}
+  found, us = timed_beside(find, lambda f: products, loaded, program, types, H200, **more)
+  assert found == "found" and us.keys() == products
+  first = [*asked]
+  _, again = timed_beside(lambda: "", lambda f: products, loaded, program, types, H200, **more)
+  assert again == us and asked.count("MatMul") == first.count("MatMul")
+  with pytest.raises(ValueError, match="no regions"):
+    timed_beside(lambda: int("no regions"), lambda f: products, loaded, program, types, H200, **more)
+
+
 def test_large_weights_count_cold():
   times = np.array([[20.0, 21.0, 22.0], [40.0, 41.0, 42.0]])
   assert node_us(times, 0) == 5.0
@@ -106,7 +138,7 @@ def test_regions_are_chosen_by_what_was_measured(layers, monkeypatch):
   names = {n.name: n.op_type for n in program.nodes}
   asked = []
 
-  def measured(loaded, program, some, target, *, until):
+  def measured(loaded, program, some, target, *, until, useful):
     asked.extend(some)
     return {n: 1e4 for n in some if names[n] == "Softmax"}
 

@@ -12,7 +12,7 @@ from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.tune import ort_run
 from mirage_onnx.tune.hard_inputs import hard_inputs
 from mirage_onnx.tune.ort_run import BoundSession, region_model
@@ -75,7 +75,7 @@ def test_a_value_of_another_type_is_cast():
 @pytest.mark.parametrize("named", ["", "room"])
 def test_a_step_with_a_cache_runs_at_the_size_that_is_assumed(named):
   loaded = load_model(cached_step(2, 1, 2, 32, 24, named=named))
-  found = find_candidates(import_model(loaded), TILED, {"room": 20}).candidates
+  found = find_candidates(import_model(loaded), TIMED, {"room": 20}).candidates
   assert {n for c in found for n in c.nodes} == {"it", "it/attended"}
   for c in found:
     model = region_model(loaded, c.region)

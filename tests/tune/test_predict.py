@@ -1,5 +1,6 @@
 """Refusals after a search, from predicted times."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from golden_graphs import golden_graph
@@ -7,6 +8,7 @@ from search_programs import PROGRAMS
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.ugraph import Candidate
+from mirage_onnx.superopt.expected_time import CLUSTERED_OFF, TILED_OFF, doubt
 from mirage_onnx.superopt.numbers import solve
 from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
@@ -16,8 +18,7 @@ from mirage_onnx.tune.predict import as_expected, expected_us, refuse_result
 
 def result(*predicted, refused=()):
   candidates = [SimpleNamespace(candidate=SimpleNamespace(predicted_us=p)) for p in predicted]
-  report = SimpleNamespace(refused=refused, stop="EXHAUSTED")
-  return SimpleNamespace(candidates=candidates, report=report)
+  return SearchResult(candidates, SearchReport(0.0, 0, 0, 0, Stop.EXHAUSTED, (), refused))
 
 
 def test_the_best_candidate_must_win_by_the_margin():
@@ -37,6 +38,13 @@ def test_no_candidate_says_why():
   assert "LAYOUT: no layout holds it" in found.reason
 
 
+def test_what_was_not_worth_a_proof_is_slower():
+  slow = Rejection("NOT_FASTER", "9.00 us predicted (or 1.53 times as many)")
+  found = refuse_result(result(refused=(Rejection("RANGE", "too large"), slow)), 10.0, 0.2, ("a",))
+  assert found.code == "NOT_FASTER" and found.nodes == ("a",)
+  assert found.reason == f"{slow.reason} against 10.00 us, margin 20%"
+
+
 def test_tiled_programs_are_expected_to_take_longer():
   found = []
   for name, predicted_us in (("attention", 10.0), ("softmax_rows", 20.0)):
@@ -53,3 +61,15 @@ def test_tiled_programs_are_expected_to_take_longer():
   both = SearchResult((Verified(tiled, proof), Verified(rows, proof)), report)
   ordered = as_expected(region, both, H200).candidates
   assert time_us > 20 and [v.candidate.predicted_us for v in ordered] == [20.0, time_us]
+
+
+def test_clusters_of_eight_are_less_sure():
+  """Kernels of two activations took 1.26 times as long as expected there; others count as ever."""
+  region, graph = PROGRAMS["attention"](), golden_graph("attention")
+  tensors = {t.name: t for t in graph.tensors}
+  numbers = [solve_tiled(k, tensors, region.extents, H200, keep=1)[0][1] for k in graph.kernels]
+  numbers = [replace(p, cluster=1) for p in numbers]
+  sure = doubt(region, Candidate(graph, tuple(numbers), 1.0), H200)
+  numbers[0] = replace(numbers[0], cluster=8)
+  less = doubt(region, Candidate(graph, tuple(numbers), 1.0), H200)
+  assert 1 < sure <= TILED_OFF and sure < less <= CLUSTERED_OFF

@@ -5,6 +5,7 @@ from math import fsum, inf
 
 import pytest
 
+from mirage_onnx.choosing.choice_process import RoughHere
 from mirage_onnx.choosing.disappearing import disappearing
 from mirage_onnx.choosing.partition import choose
 from mirage_onnx.deadline import Ends
@@ -17,7 +18,7 @@ MARGIN = 0.2
 
 
 def first_of(world, margin=MARGIN):
-  return PredictedFirst(world.program, world.node_us, None, margin)
+  return PredictedFirst(RoughHere(world.program, world.node_us, None), world.node_us, margin)
 
 
 def predicted(world, found):

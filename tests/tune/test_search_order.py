@@ -7,7 +7,7 @@ from small_models import Net
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
-from mirage_onnx.match.cuts import TILED
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.superopt.space import ALL, EMITTED, space_of
 from mirage_onnx.tune.outcome import grouped
 from mirage_onnx.tune.search_order import search_order
@@ -23,7 +23,7 @@ def attention_and_a_linear_layer():
 
 
 def outcomes(node_us):
-  found = find_candidates(import_model(load_model(attention_and_a_linear_layer())), TILED)
+  found = find_candidates(import_model(load_model(attention_and_a_linear_layer())), TIMED)
   return grouped(found.candidates, dict.fromkeys({n for c in found.candidates for n in c.nodes}, node_us))
 
 

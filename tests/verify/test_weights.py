@@ -11,7 +11,7 @@ import pytest
 from packed_models import product
 from small_models import Net
 
-from mirage_onnx import searching
+from mirage_onnx import deadline, searching
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir.interval import Interval
 from mirage_onnx.match.candidates import find_candidates
@@ -143,3 +143,38 @@ def test_once_in_a_run(workers, monkeypatch):
   search_all(loaded, regions[-4:], setting, workers=workers, done=lambda _, r: results.append(r))
   assert any(r.candidates for r in results)
   assert sorted(counted.shapes) == [(32,), (32, 32), (32, 32)]
+
+
+def test_hashes_made_side_by_side_are_the_same(monkeypatch):
+  """Each weight is read once; none beyond the time."""
+  net = Net()
+  x, w = net.input(4, 32), net.weight(32, 32)
+  model = net.model(net.Add(net.Exp(net.MatMul(x, w)), net.MatMul(net.Exp(x), net.weight(32, 32))))
+  regions = [c.region for c in find_candidates(import_model(load_model(model))).candidates]
+  want = [ModelWeights(load_model(model)).digest(r) for r in regions]
+  loaded, read = load_model(model), []
+  own = ModelWeights(loaded)
+  monkeypatch.setattr(own, "_array", lambda name, real=own._array: read.append(name) or real(name))
+  with pytest.raises(deadline.OverdueError), deadline.until(time.monotonic() - 1):
+    own.hash_ahead(regions, 3)
+  read.clear()
+  own.hash_ahead(regions, 3)
+  assert sorted(read) == sorted(set(read)) and len(read) == 2
+  assert [own.digest(r) for r in regions] == want and len(read) == 2
+
+
+def test_large_weights_are_hashed_beside(monkeypatch):
+  net = Net()
+  model = net.model(net.MatMul(net.Exp(net.MatMul(net.input(4, 64), net.weight(64, 64))), net.weight(64, 8)))
+  regions = [c.region for c in find_candidates(import_model(load_model(model))).candidates]
+  want = [ModelWeights(load_model(model)).digest(r) for r in regions]
+  monkeypatch.setattr(weights, "LARGE_BYTES", 4000)
+  monkeypatch.setattr(weights, "available_cores", lambda: 2)
+  loaded = load_model(model)
+  weights.hash_beside(loaded)
+  end = time.monotonic() + 20
+  while len(weights._DIGESTS.get(loaded, ({}, {}))[0]) < 1 and time.monotonic() < end:
+    time.sleep(0.01)
+  own = ModelWeights(loaded)
+  assert len(own._digests) == 1, "the small one is not"
+  assert [own.digest(r) for r in regions] == want and len(own._digests) == 2
