@@ -30,8 +30,9 @@ class Decoder:
     providers = [*own, "CPUExecutionProvider"]
     self.session = (make or ort.InferenceSession)(str(path), options, providers=providers)
     self.names = [i.name for i in self.session.get_inputs()]
-    cache = np.zeros((batch, c.own, room, c.size), np.float16)
-    self.caches = {n: self._value(cache) for n in self.names if n.startswith("past")}
+    # One array each: on a CPU an OrtValue is the array that it is made of.
+    shape = (batch, c.own, room, c.size)
+    self.caches = {n: self._value(np.zeros(shape, np.float16)) for n in self.names if n.startswith("past")}
     self.options = ort.RunOptions()
     self.options.add_run_config_entry("disable_synchronize_execution_providers", "1" if stream else "0")
 
