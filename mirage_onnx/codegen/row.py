@@ -8,12 +8,11 @@ from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.grid_text import declare_firsts, declare_rows, first_of, last_of, replicas
 from mirage_onnx.codegen.loads import TensorText, parameters
 from mirage_onnx.codegen.source import KernelSource, Writer
-from mirage_onnx.codegen.whole_text import source_of
+from mirage_onnx.codegen.whole_text import whole_kernel
 from mirage_onnx.ir import BlockOp
 from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.in_place import InPlace
-from mirage_onnx.lower.read_ahead import is_overtaken
 from mirage_onnx.lower.row_graph import RowPlan
 from mirage_onnx.lower.steps import Fetch, Fold, Store, ThreadRun, ThreadStep
 from mirage_onnx.lower.thread_graph import ThreadGraph
@@ -236,26 +235,20 @@ class _RowEmitter:
           value = self._operand(arg, i, "{j}")
           self._elements(view.store(self._index(view, "at + j"), value), arg)
 
-  def emit(self) -> KernelSource:
-    writer, plan, kernel = self.writer, self.plan, self.kernel
-    name = kernel.name
-    shared = plan.update.tensors if plan.update else frozenset()
-    args, given = parameters(self.graph, kernel, self.extents, shared)
-    with writer.kernel(name, self.threads.threads, 1, given):
-      who = "lane t of a row" if plan.packed else "thread t"
-      writer.comment(
-        f"Axis {plan.axis}: {who} holds {plan.count} vectors of {plan.width}; vector i "
-        f"starts at element (i * {plan.threads} + t) * {plan.width}."
-      )
-      if self.pdl:
-        writer.trigger(behind_wait=is_overtaken(self.graph, kernel, self.extents))
-      declare_firsts(self.grid, writer)
-      if plan.turns == 1:
-        self._rows()
-      self._all()
-    return source_of(self.threads, writer, args, pdl=self.pdl)
+  def body(self) -> None:
+    declare_firsts(self.grid, self.writer)
+    if self.plan.turns == 1:
+      self._rows()
+    self._all()
 
 
 def emit_row(threads: ThreadGraph, plan: RowPlan, target: Target) -> KernelSource:
   """The CUDA text of a row kernel."""
-  return _RowEmitter(threads, plan, pdl=target.has_pdl).emit()
+  emitter = _RowEmitter(threads, plan, pdl=target.has_pdl)
+  shared = plan.update.tensors if plan.update else frozenset()
+  given = parameters(threads.graph, threads.kernel, threads.extents, shared)
+  comment = (
+    f"Axis {plan.axis}: {'lane t of a row' if plan.packed else 'thread t'} holds {plan.count} vectors of "
+    f"{plan.width}; vector i starts at element (i * {plan.threads} + t) * {plan.width}."
+  )
+  return whole_kernel(threads, target, emitter.writer, given, emitter.body, comment=comment)

@@ -28,11 +28,10 @@ from mirage_onnx.codegen.tiled.warpgroup_text import (
   settle_late,
   widened_text,
 )
-from mirage_onnx.codegen.whole_text import source_of
+from mirage_onnx.codegen.whole_text import whole_kernel
 from mirage_onnx.instructions import INSTRUCTIONS
 from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.lower.feed import Feed
-from mirage_onnx.lower.read_ahead import is_overtaken
 from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, Held, ThreadBarrier, ThreadStep
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
@@ -64,10 +63,8 @@ def emit_tiled(
   elif threads.feed:
     feed = RingFeedText(values, plan.memory, threads.feed, asks=plan.unseen is not None)
   values.feed = feed if isinstance(feed, RingFeedText) else None
-  alone = isinstance(feed, RingFeedText)
-  with writer.kernel(kernel.name, threads.threads, threads.cluster, given, alone=alone):
-    if target.has_pdl:
-      writer.trigger(behind_wait=is_overtaken(graph, [kernel, *beside][-1], extents))
+
+  def body() -> None:
     if feed:
       feed.barriers()
     if target.has_pdl:
@@ -79,9 +76,10 @@ def emit_tiled(
       emitter.run_fed(feed)
     else:
       emitter.run()
-  headers = INSTRUCTIONS[params.instruction].headers
-  return source_of(
-    threads, writer, one.args, pdl=target.has_pdl, kernel=kernel, headers=headers, beside=beside,
+
+  return whole_kernel(
+    threads, target, writer, (one.args, given), body, kernel=kernel, beside=beside,
+    headers=INSTRUCTIONS[params.instruction].headers, alone=isinstance(feed, RingFeedText),
     maps=feed.maps if isinstance(feed, FeedText) else (),
   )  # fmt: skip
 
