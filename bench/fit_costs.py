@@ -46,6 +46,7 @@ PRIOR = CostWeights(
   start=1.0, lane=1.5, special=6.0, request=8.0, shared_request=4.0, mma=12.0, dependent=2.0, trip_us=0.5,
   barrier_us=0.03, cluster_us=0.8, iteration_us=0.1, block_us=0.0012, warp_us=5e-6, memory=0.9, l2=0.5,
   shared=1.0, registers=40.0, overlap=1.6, product=1.0, partial=4.0, fold_us=0.08,
+  remote=4.0,
 )  # fmt: skip
 HOLD, SOFT = 0.6, 0.2
 #: Kernels that are no golden program or speed row count so much.

@@ -50,6 +50,7 @@ WATCHED = (
   ("tune.ahead", "Ahead.take", "wait for kernels"),
   ("tune.tuning", "compile_candidates", "compile"),
   ("tune.exploring", "planned", "plan"),
+  ("tune.predicted_first", "PredictedFirst.__call__", "predicted first"),
   ("tune.realise", "choose", "choose"),
   ("tune.realise", "with_siblings", "siblings"),
   ("tune.instances", "InstanceChecks.verdicts", "instances"),
@@ -63,7 +64,7 @@ WATCHED = (
   ("writing", "check_written", "stock check"),
   ("writing", "save_model", "save"),
   ("racing", "Gate.losers", "gate"),
-  ("racing", "Gate._ask", "race"),
+  ("racing", "Gate._asked", "race"),
 )
 
 

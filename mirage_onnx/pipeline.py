@@ -263,7 +263,7 @@ def _optimized(
     if options.measure and chosen and options.stop() is None:
       predicted = partial(
         predicted_choice, program, outcomes, node_us, alone, options.margin,
-        until=budget.checks, instances=checked, dynamic=dynamic, kept=kept_solutions(),
+        until=budget.checks, instances=checked, dynamic=dynamic, kept=kept_solutions(), measured=chosen,
       )  # fmt: skip
       made = guarded("choice by prediction", (), predicted)
       rival = () if isinstance(made, Rejection) else made

@@ -259,10 +259,10 @@ def test_what_is_faster_is_not_asked_about_for_long(three, tmp_path, monkeypatch
   loaded = load_model(tmp_path / "in.onnx")
   place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 2000.0)
   monkeypatch.setattr(racing, "BATCH", 1)
-  gate = Gate(str(tmp_path / "in.onnx"), ({},), 2000.0, timer=slow, began=500.0)
+  gate = Gate(str(tmp_path / "in.onnx"), ({},), 2000.0, timer=slow, began=-170.0)
   writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)
-  # 530 s were over when it was seen to be faster, a seventh of which is for two of the three regions, as 30 s
-  # are seen to be what each takes; one of them goes, and the rest is asked about again.
+  # 1200 s were over when it was seen to be faster, 6 % of which are for two of the three regions, as 30 s are
+  # seen to be what each takes; one of them goes, and the rest is asked about again.
   assert [len(q.arms) for q in timer.asked] == [2, 2, 2, 2]
 
 
@@ -311,8 +311,8 @@ def test_a_repeat_asks_what_the_run_before_it_had_time_for(three, tmp_path, monk
 
   timer = Timer(costs(three, 1, 2, 3), noise=0.005)
   first = Remembering(timer, now, 30.0)
-  written = asked(first, began=now[0] - 240.0)
-  # 270 s were over, a seventh of which (40 s) is for one question of 30 s; the second would end too late.
+  written = asked(first, began=now[0] - 570.0)
+  # 600 s were over, 6 % of which (36 s) are for one question of 30 s; the second would end too late.
   assert len(first.known) == 2 and len(first.left) == 1
   again = Remembering(timer, now, 1.0, first)
   assert (

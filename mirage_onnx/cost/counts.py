@@ -43,7 +43,8 @@ class BlockCounts:
   ``special``: operations of all threads; barriers that it passes. ``iterations``: of its loop, ``stages``: of
   its ring; ``held``: elements that a lane holds at once, 0 where nobody counts them, ``results``: registers
   of a lane for products by wgmma and what they take from registers. ``partial``: stores of a warp that
-  write a part of a sector each; ``folds``: reductions inside a warp, one after the other.
+  write a part of a sector each; ``folds``: reductions inside a warp, one after the other; ``remote_bytes``:
+  from the shared memory of other blocks of a cluster.
   """
 
   blocks: int = 1
@@ -68,6 +69,7 @@ class BlockCounts:
   results: int = 0
   partial: float = 0
   folds: float = 0
+  remote_bytes: float = 0
 
   @classmethod
   def names(cls) -> tuple[str, ...]:
@@ -289,7 +291,8 @@ class _Tiled:
         parts = self.plan.warps.count(step.side)
         found.share(often * parts * self._elements(lowering.forms[step.index]), 4)
       case do.GatherRanks():
-        found.share(often * lowering.ranks * self._elements(lowering.forms[step.index]), 4)
+        found.share(often * self._elements(lowering.forms[step.index]), 4)
+        found.remote_bytes += 4 * often * (lowering.ranks - 1) * self._elements(lowering.forms[step.index])
       case do.Total():
         tile = lowering.tiles[step.tile]
         found.share(often * tile.elements, tile.dtype.bits / 8)

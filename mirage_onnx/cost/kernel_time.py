@@ -5,7 +5,8 @@
     units   = of the fullest multiprocessor: instructions, shared memory, tensor cores, or parts of sectors
               that are stored, what is longest
     waiting = of a block, as often as blocks come one behind the other: its instructions, products by wgmma
-              that it waits for, trips to memory that nothing hides, reductions, barriers, iterations
+              that it waits for, trips to memory that nothing hides, reductions, barriers, iterations, what it
+              reads of the other blocks of its cluster
     begun   = what all blocks take to be started
 
 The counts (``counts.py``) are of the steps that the text is written from; the rates are the target's. The
@@ -49,7 +50,8 @@ class CostWeights:
   ``product``: what a block waits for the tensor cores, over what they take. ``trip_us``, ``fold_us``,
   ``barrier_us``, ``cluster_us``, ``iteration_us``: what else it waits.
   ``block_us``, ``warp_us``: of the chip, to start one. ``memory``, ``l2``, ``shared``: over the rates.
-  ``registers``: of a lane beside the elements that it holds. ``overlap``: p of the formula.
+  ``registers``: of a lane beside the elements that it holds. ``overlap``: p of the formula. ``remote``: how
+  much longer a block waits for the shared memory of others than for its own.
   """
 
   start: float = 1.02
@@ -73,6 +75,7 @@ class CostWeights:
   shared: float = 1.11
   registers: float = 40.0
   overlap: float = 1.78
+  remote: float = 20.0
 
 
 def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: CostWeights) -> Any:
@@ -96,6 +99,7 @@ def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: 
   instructions = instructions + w.request * c.requests + w.shared_request * c.shared_requests
   issue_us = rounds * instructions / (target.lanes * cycles)
   shared_us = w.shared * rounds * c.shared_bytes / (SMEM_BYTES * cycles)
+  remote_us = w.remote * c.remote_bytes / (SMEM_BYTES * cycles)
   product_us = MMA_OPERATIONS * sms / (target.mma_tflops * mma_share * 1e6)
   mma_us = rounds * (np.asarray(c.mma) + c.wgmma) * product_us
   units_us = np.maximum(np.maximum(issue_us, shared_us), mma_us)
@@ -103,7 +107,7 @@ def time_us(c: BlockCounts, dram_bytes: Any, mma_share: Any, target: Target, w: 
 
   steps = np.maximum(1, c.iterations)
   waits_us = w.trip_us * c.trips + w.barrier_us * c.barriers + w.cluster_us * c.cluster_barriers
-  waits_us = waits_us + w.fold_us * c.folds
+  waits_us = waits_us + w.fold_us * c.folds + remote_us
   waits_us = waits_us + w.iteration_us * (steps - 1) / np.minimum(np.maximum(1, c.stages), steps)
   waits_us = waits_us + w.dependent * instructions / (threads * cycles) + w.product * c.waited * product_us
   waiting_us = waves * waits_us

@@ -54,7 +54,7 @@ _HALF = (DType.F16, DType.BF16)
 _ROWS = (
   # name, rows, columns, depth, operands, warps, swizzle_bytes, share, since, functions, headers
   Instruction("mma", 16, (8,), 16, _HALF, 1, 0, 0.5, (8, 0), "mma_16816", "mma_rows"),
-  Instruction("wgmma", 64, (64, 96, 128, 192, 256), 16, _HALF, 4, 128, 1.0, None, "wgmma",
+  Instruction("wgmma", 64, (64, 96, 128, 160, 192, 224, 256), 16, _HALF, 4, 128, 1.0, None, "wgmma",
               headers=("ptx_warpgroup.cuh", "warpgroup.cuh")),
 )  # fmt: skip
 INSTRUCTIONS = {i.name: i for i in _ROWS}

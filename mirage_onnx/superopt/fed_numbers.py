@@ -20,8 +20,8 @@ from mirage_onnx.target import Target
 
 #: Rows and columns of a team's part, its warps, teams; some warpgroups share out columns.
 _TEAMS = (
-  (128, 256, 8, 1), (128, 192, 8, 1), (128, 128, 8, 1), (192, 128, 12, 1), (192, 192, 12, 1),
-  (256, 128, 16, 1),
+  (128, 256, 8, 1), (128, 224, 8, 1), (128, 192, 8, 1), (128, 160, 8, 1), (128, 128, 8, 1), (128, 96, 8, 1),
+  (192, 128, 12, 1), (192, 192, 12, 1), (256, 128, 16, 1),
   (64, 256, 4, 1), (64, 128, 4, 1), (64, 64, 4, 1), (64, 256, 8, 1), (128, 64, 8, 1), (64, 128, 8, 1),
   (64, 256, 4, 2), (64, 192, 4, 2), (64, 128, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2),
 )  # fmt: skip
@@ -32,11 +32,10 @@ SHARING, RANKS = (1,), (1,)
 _SMALL = 64 * 128
 #: Of so many points one has blocks that share.
 _LEAST_WITH_SHARED = 4
-#: Rows times columns of a part of two warpgroups that is stored late where a block has several parts, and
-#: what that takes of the time: on an H100 .952 to .987 in eight cases, and with fewer results a lane .966 to
-#: 1.16. Where functions are computed beside the next part's products, too, .923 to .973 in five cases of any
-#: part of two warpgroups (bench/results/h100/late_products.json).
-_LATE_WARPS, _LATE_PART, _LATE_TIME, _BESIDE_TIME = 8, 256 * 128, 0.96, 0.93
+#: Of a part of two warpgroups with at least so many results that is stored late where a block has several:
+#: what that takes of the time (on an H100 .91 to .99 in twelve cases, and with functions beside the next
+#: part's products, too, .93 to .99 in four: bench/results/h100/step_apart.json).
+_LATE_WARPS, _LATE_PART, _LATE_TIME, _BESIDE_TIME = 8, 128 * 128, 0.96, 0.96
 
 
 def product_points(
@@ -85,7 +84,7 @@ def _late(
   several = parts > target.multiprocessors and p.teams == p.cluster == 1 and p.warps == _LATE_WARPS
   if not several or len(kernel.saves) != 1 or not tensors[kernel.saves[0].tensor].dtype.is_half:
     return
-  if prod(p.tile) == _LATE_PART and p.sharing <= 2:
+  if prod(p.tile) >= _LATE_PART and p.sharing <= 2:
     yield _LATE_TIME * us, replace(p, late=1)
   results = kernel.ops[kernel.saves[0].arg].axes
   functions = (ELEMENTWISE[op.op] for op in kernel.ops if op.axes == results and op.op in ELEMENTWISE)

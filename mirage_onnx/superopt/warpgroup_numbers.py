@@ -19,6 +19,8 @@ from mirage_onnx.target import Target
 #: Rows of a tile below which no other instruction wastes as little.
 LEAST_ROWS = WGMMA.rows
 _ROWS, _PARTS, _STAGES, _CLUSTERS = (64, 128, 192, 256), (1, 2, 4), (3, 4, 5, 6), (1, 2, 4)
+#: Columns that are asked for, of those that the instruction has.
+COLUMNS = (64, 96, 128, 192, 256)
 #: Accumulators of a lane, and warps of a block, that leave registers for the rest.
 _MOST_ACCUMULATORS, _MOST_WARPS = 128, 16
 #: Elements of a tile times the warpgroups that share out its columns or depth: beyond, one is enough.
@@ -96,7 +98,7 @@ def _points(
 ) -> Iterator[KernelParams]:
   depth = extents[kernel.loop or ""]
   clusters = _CLUSTERS if kernel.cluster == kernel.loop and target.has_clusters else (1,)
-  for rows, columns, parts, stages, cluster in product(_ROWS, WGMMA.columns, _PARTS, _STAGES, clusters):
+  for rows, columns, parts, stages, cluster in product(_ROWS, COLUMNS, _PARTS, _STAGES, clusters):
     warps = rows // 16 * parts
     # Warpgroups of the same rows share out columns, or depth where those are too few.
     loop_tile = WGMMA.step * (1 if columns // parts in WGMMA.columns else parts)

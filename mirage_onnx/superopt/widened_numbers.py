@@ -12,7 +12,7 @@ from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, Phase
 from mirage_onnx.lower.dataflow import made_of
-from mirage_onnx.superopt.warpgroup_numbers import lowered_fastest
+from mirage_onnx.superopt.warpgroup_numbers import COLUMNS, lowered_fastest
 from mirage_onnx.target import Target
 
 #: Rows below which kernels that stream widen no weight twice.
@@ -82,7 +82,7 @@ def _points(
 ) -> Iterator[KernelParams]:
   depth = extents[kernel.loop or ""]
   clusters = _CLUSTERS if kernel.cluster == kernel.loop and target.has_clusters else (1,)
-  for weights, rows, step, stages, cluster in product(_WEIGHTS, WGMMA.columns, _STEPS, _STAGES, clusters):
+  for weights, rows, step, stages, cluster in product(_WEIGHTS, COLUMNS, _STEPS, _STAGES, clusters):
     warps = weights // 16
     fits = shape.products * rows // 2 <= _MOST_ACCUMULATORS and depth % (step * cluster) == 0
     fits &= weights <= extents[shape.weights] and rows <= extents[shape.rows]

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,33 +20,19 @@ import numpy as np
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import TOO_OLD, Architecture, architecture_of, of_size
 from mirage_onnx.tune.graph_clock import Replay, flush_sample, ok
+from mirage_onnx.tune.l2_flush import FLUSH, flush_bytes, look_flush_bytes
 from mirage_onnx.tune.tensor_maps import encoded
 
 if TYPE_CHECKING:
   from mirage_onnx.codegen.source import KernelSource
   from mirage_onnx.compiler.cubin import Cubin
 
-#: Bytes read (twice) before each timed call, so that nothing of it is left in L2: clean lines only. So many
-#: times a smaller L2 (6 MB of an A10, whose memory takes four times as long to read as much).
-FLUSH_BYTES, LEAST_FLUSH_BYTES, FLUSHED_L2S = 256 * 2**20, 64 * 2**20, 6
 #: Calls in a row that make one sample.
 CALLS = 8
 #: Flushes in front of what is timed: while they run the host puts the rest on the stream.
 AHEAD = 3
 #: Seconds for which another thread may keep the interpreter while something is timed.
 SWITCH_S = 2e-5
-
-_FLUSH = """
-extern "C" __global__ void read_all(const uint4* data, unsigned long long count, unsigned* out) {
-    unsigned acc = 0;
-    unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
-    for (unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        uint4 v = data[i];
-        acc ^= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (acc == 0x9e3779b9u) *out = acc;  // never true in practice: keeps the reads
-}
-"""
 
 
 def _driver() -> Any:
@@ -211,11 +197,6 @@ _flush_at = list[tuple[int, int]]()
 _one_flush = threading.Lock()
 
 
-def flush_bytes(target: Target) -> int:
-  """Of a read, the second of which leaves nothing of what was in the GPU's L2."""
-  return min(FLUSH_BYTES, max(LEAST_FLUSH_BYTES, FLUSHED_L2S * target.l2_bytes >> 20 << 20))
-
-
 class Gpu:
   """Device 0 with one stream."""
 
@@ -237,9 +218,10 @@ class Gpu:
         self.wait()
     self._flush_data, self._flush_size = _flush_at[0]
     self._flush_out = self.empty(4)
-    self._flush = self.load(compile_cubin(_FLUSH, target, name="read_all"), "read_all")
-    self.flushed = self.capture(self.put_flush)
-    self.flushes = flush_sample(self, self.flushed)
+    self._flush = self.load(compile_cubin(FLUSH, target, name="read_all"), "read_all")
+    self.flushed = self.capture(partial(self.put_flush, self._flush_size))
+    self.looked = self.capture(partial(self.put_flush, min(self._flush_size, look_flush_bytes(target))))
+    self.flushes = flush_sample(self, self.looked)
     self._undo.clear()  # the flush lives as long as the process
 
   @property
@@ -369,12 +351,11 @@ class Gpu:
     self._undo.append(lambda: self.d.cuEventDestroy(event))
     return event
 
-  def put_flush(self) -> None:
-    """What clears the L2, on the stream."""
-    count = self._flush_size // 16
+  def put_flush(self, size: int) -> None:
+    """What clears the L2, on the stream: two reads."""
     grid = (8 * self.target.multiprocessors, 1, 1)
     for _ in range(2):
-      self.launch(self._flush, grid, 256, [self._flush_data, count, self._flush_out])
+      self.launch(self._flush, grid, 256, [self._flush_data, size // 16, self._flush_out])
 
   def wait(self) -> None:
     ok(self.d.cuStreamSynchronize(self.stream))

@@ -76,7 +76,7 @@ def _of_graphs(gpu: Gpu, flushes: Sample, replays: Sequence[Replay], samples: in
 
 def _sample_of(gpu: Gpu, replay: Replay) -> Sample:
   try:
-    return sample_graph(gpu, gpu.flushed.graph, replay.graph)
+    return sample_graph(gpu, gpu.looked.graph, replay.graph)
   except MirageError:  # its graph has what no other graph can have a copy of
     return _captured(gpu, replay.work)
 
@@ -89,10 +89,10 @@ def _captured(gpu: Gpu, work: Callable[[], object]) -> Sample:
 
   def calls() -> None:
     for _ in range(AHEAD):
-      gpu.put_flush()
+      gpu.looked.work()
     ok(d.cuEventRecordWithFlags(start, gpu.stream, external))
     for _ in range(CALLS):
-      gpu.put_flush()
+      gpu.looked.work()
       work()
     ok(d.cuEventRecordWithFlags(end, gpu.stream, external))
 

@@ -22,7 +22,7 @@ PACKAGES = (
   "nvidia-cudnn-cu12", "nvidia-cuda-runtime",
 )  # fmt: skip
 #: What a time depends on in this program: a change in these files is another way to measure.
-PROTOCOL_FILES = ("device.py", "graph_clock.py", "measure.py", "ort_run.py", "race.py")
+PROTOCOL_FILES = ("device.py", "graph_clock.py", "l2_flush.py", "measure.py", "ort_run.py", "race.py")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 #: Who waits for the GPU asks that often whether its own time is over.
 POLL_S = 0.25

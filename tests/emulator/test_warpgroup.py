@@ -120,7 +120,7 @@ def run(j=16, dtype="f16", way=None, order="ascending", turned=False, **changed)
   return np.abs(y - want).max()
 
 
-@pytest.mark.parametrize("j", [4, 8, 12, 16, 24, 32])
+@pytest.mark.parametrize("j", [4, 8, 12, 16, 20, 24, 28, 32])
 def test_every_width(j):
   assert run(j) < 1e-4
 

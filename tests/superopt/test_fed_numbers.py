@@ -111,7 +111,7 @@ def test_many_results_of_several_parts_are_stored_late():
   graph = parse_ugraph(LINEAR)
   for sizes, p in late:
     sizes = dict(sizes)
-    assert p.late == p.teams == 1 and (prod(p.tile), p.warps) == (256 * 128, 8)
+    assert p.late == p.teams == 1 and p.warps == 8 and prod(p.tile) >= 128 * 128
     assert prod(-(-sizes[a] // n) for a, n in zip(graph.kernels[0].grid, p.tile, strict=True)) > 132
     source = emit_kernel(graph, graph.kernels[0], p, ugraph_extents(graph, (p,), sizes), H100)
     assert compile_cubin(source.text, H100, name=source.name).registers

@@ -107,6 +107,7 @@ def test_what_empties_the_l2(name, mb):
   """Many times what it holds; as much as was measured with on an H100 and an H200."""
   target = get_target(name)
   assert device.flush_bytes(target) == mb << 20 >= 2 * target.l2_bytes
+  assert 1.25 * target.l2_bytes <= device.look_flush_bytes(target) <= device.flush_bytes(target)
 
 
 def test_the_first_of_several(present):

@@ -58,8 +58,8 @@ class Driver:
 class Gpu:
   def __init__(self):
     self.d, self.stream, self.events, self.one_by_one = Driver(), [], 0, []
-    self.flushed = self.capture(self.put_flush)
-    self.flushes = flush_sample(self, self.flushed)
+    self.looked = self.capture(self.put_flush)
+    self.flushes = flush_sample(self, self.looked)
 
   def put_flush(self):
     self.stream.append(FLUSH_US)

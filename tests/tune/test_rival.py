@@ -44,10 +44,18 @@ class Free:
   losers = refused
 
 
-def picked(world, found, margin=0.2, unsafe=()):
+def picked(world, found, margin=0.2, unsafe=(), measured=()):
   program, node_us, _ = world
   chosen = predicted_choice(
-    program, found, node_us, None, margin, until=inf, instances=Free(*unsafe), dynamic=Free()
+    program,
+    found,
+    node_us,
+    None,
+    margin,
+    until=inf,
+    instances=Free(*unsafe),
+    dynamic=Free(),
+    measured=measured,
   )
   return {o.region.nodes: o for _, o in chosen}
 
@@ -82,3 +90,13 @@ def test_the_margin_and_unsafe_instances(world):
   assert not picked(world, found, margin=0.9)
   chosen = picked(world, found, unsafe=(of_length(found, 4),))
   assert chosen and all(len(nodes) < 4 for nodes in chosen)
+
+
+@pytest.mark.parametrize(("kernel_us", "is_rival"), [(7.6, True), (6.8, False), (2.0, False)])
+def test_what_is_far_behind_by_what_was_measured_is_no_rival(world, kernel_us, is_rival):
+  """Of the predicted choice 36 us of 40 were measured: no rival of 27 us, but one of 30."""
+  _, _, found = world
+  whole = found[of_length(found, 4)]
+  other = replace(whole, measured=Measured(kernel_us, 10.0, 1))
+  chosen = picked(world, found, measured=[(c, other) for c in whole.instances])
+  assert bool(chosen) == is_rival

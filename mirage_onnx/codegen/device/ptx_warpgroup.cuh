@@ -88,12 +88,14 @@ namespace device {
   PTX_NAMES_64 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define PTX_NAMES_128 \
   PTX_NAMES_96 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define PTX_NAMES_160 \
+  PTX_NAMES_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define PTX_NAMES_192 \
-  PTX_NAMES_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
-  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+  PTX_NAMES_160 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define PTX_NAMES_224 \
+  PTX_NAMES_192 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define PTX_NAMES_256 \
-  PTX_NAMES_192 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
-  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+  PTX_NAMES_224 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define PTX_WGMMA(n, type, first, second, last) \
   asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, 1, 0;\n\t" \
                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" PTX_NAMES_##n \
@@ -115,8 +117,12 @@ namespace device {
     PTX_WGMMA_SHARED(96, type, "%48", "%49", "%50", PTX_D8(0), PTX_D4(8)); \
   else if constexpr (J == 16) \
     PTX_WGMMA_SHARED(128, type, "%64", "%65", "%66", PTX_D8(0), PTX_D8(8)); \
+  else if constexpr (J == 20) \
+    PTX_WGMMA_SHARED(160, type, "%80", "%81", "%82", PTX_D8(0), PTX_D8(8), PTX_D4(16)); \
   else if constexpr (J == 24) \
     PTX_WGMMA_SHARED(192, type, "%96", "%97", "%98", PTX_D8(0), PTX_D8(8), PTX_D8(16)); \
+  else if constexpr (J == 28) \
+    PTX_WGMMA_SHARED(224, type, "%112", "%113", "%114", PTX_D8(0), PTX_D8(8), PTX_D8(16), PTX_D4(24)); \
   else \
     PTX_WGMMA_SHARED(256, type, "%128", "%129", "%130", PTX_D8(0), PTX_D8(8), PTX_D8(16), PTX_D8(24))
 
@@ -130,8 +136,13 @@ namespace device {
     PTX_WGMMA_REGISTERS(96, type, PTX_A(48, 49, 50, 51), "%52", "%53", PTX_D8(0), PTX_D4(8)); \
   else if constexpr (J == 16) \
     PTX_WGMMA_REGISTERS(128, type, PTX_A(64, 65, 66, 67), "%68", "%69", PTX_D8(0), PTX_D8(8)); \
+  else if constexpr (J == 20) \
+    PTX_WGMMA_REGISTERS(160, type, PTX_A(80, 81, 82, 83), "%84", "%85", PTX_D8(0), PTX_D8(8), PTX_D4(16)); \
   else if constexpr (J == 24) \
     PTX_WGMMA_REGISTERS(192, type, PTX_A(96, 97, 98, 99), "%100", "%101", PTX_D8(0), PTX_D8(8), PTX_D8(16)); \
+  else if constexpr (J == 28) \
+    PTX_WGMMA_REGISTERS(224, type, PTX_A(112, 113, 114, 115), "%116", "%117", PTX_D8(0), PTX_D8(8), \
+                        PTX_D8(16), PTX_D4(24)); \
   else \
     PTX_WGMMA_REGISTERS(256, type, PTX_A(128, 129, 130, 131), "%132", "%133", PTX_D8(0), PTX_D8(8), \
                         PTX_D8(16), PTX_D8(24))

@@ -111,6 +111,35 @@ PTX_DEVICE bool any_said(ptx::U64* asked, const unsigned char* said) {
   return all != 0;
 }
 
+// Four values of each thread for the other ranks of the cluster, at a place of slots of `Threads` threads.
+template <int Threads>
+PTX_DEVICE void publish_four(float* slots, int place, float a, float b, float c, float d) {
+  float* to = slots + (place * Threads + ptx::thread()) * 4;
+  *reinterpret_cast<ptx::U4*>(to) = {ptx::f32_to_bits(a), ptx::f32_to_bits(b), ptx::f32_to_bits(c), ptx::f32_to_bits(d)};
+}
+// The ranks of a cluster behind this one, from the next on. Known in front of branches by the own rank: in one of
+// rank 0 ptxas 13.0.88 takes ~rank & 1 for 0, and a rank added what lay in its own memory.
+template <int Ranks>
+PTX_DEVICE void other_ranks(int (&others)[Ranks - 1]) {
+  const int own = static_cast<int>(ptx::cluster_rank());
+#pragma unroll
+  for (int n = 1; n < Ranks; ++n) others[n - 1] = ptx::pinned(own + n < Ranks ? own + n : own + n - Ranks);
+}
+// A thread's own four, and those that the other ranks have there, in the order of `others`.
+template <class R, int Threads, int Others>
+PTX_DEVICE void gather_four(const float* slots, int place, const int (&others)[Others], float& a, float& b, float& c,
+                            float& d) {
+  const float* from = slots + (place * Threads + ptx::thread()) * 4;
+#pragma unroll
+  for (int n = 0; n < Others; ++n) {
+    const ptx::U4 v = ptx::dsmem_ld_v4(from, static_cast<unsigned>(others[n]));
+    a = R::combine(a, ptx::bits_to_f32(v.x));
+    b = R::combine(b, ptx::bits_to_f32(v.y));
+    c = R::combine(c, ptx::bits_to_f32(v.z));
+    d = R::combine(d, ptx::bits_to_f32(v.w));
+  }
+}
+
 // Packed pairs of four tiles of 8 columns, of which lane t of a quad has columns 2t and 2t + 1: then
 // it has all eight columns of tile t.
 PTX_DEVICE ptx::U4 quad_turned(const unsigned (&pairs)[4], int t) {

@@ -1,7 +1,8 @@
 """What is behind the sums of a cluster's ranks: each rank has a part of the tile, where lanes need no others.
 
 The parts are tiles of rows and columns as ``store_quads`` writes them, so they are known when the loops are
-unrolled: a register that a rank has no part in stays zero, and is written by none.
+unrolled. A rank tells the others what they have of the tile, 16 bytes at a time, and adds theirs to its own;
+a register that it has no part in keeps the rank's own sum, which nothing saves.
 """
 
 from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES, in_quads

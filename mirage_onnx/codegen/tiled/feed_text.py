@@ -29,6 +29,8 @@ class FeedText(SharedRing):
   threads: ThreadGraph
   feed: Feed
   one: OneLaunch
+  #: The text of the first step, which asks for what is loaded behind the loop.
+  first: bool = True
 
   @property
   def parameters(self) -> list[str]:
@@ -67,6 +69,7 @@ class FeedText(SharedRing):
         writer.line("#pragma unroll 1")
         with writer.block("for (int step = 0; step < steps; ++step)"):
           self._copies()
+          self._next()
       writer.line("ptx::sync_warp();")
       for _ in range(feed.meetings):
         writer.line("ptx::cluster_meet();")
@@ -138,6 +141,11 @@ class FeedText(SharedRing):
         writer.line(f"const int tile = {whole};")
         tile = "tile"
       self.pieces.declare(PinningWriter(writer) if pinned else writer, tile)
+      stages = self.values.lowering.stages
+      writer.line(f"unsigned slot = static_cast<unsigned>(turn * steps) % {stages};")
+      writer.line(f"unsigned round = static_cast<unsigned>(turn * steps) / {stages} % 2;")
+      if pinned:
+        writer.line("unsigned before = slot;")
       yield
 
   def _choose_maps(self) -> None:
@@ -153,7 +161,6 @@ class FeedText(SharedRing):
 
   def _copies(self) -> None:
     line, feed = self.writer.line, self.feed
-    self._at("step")
     line("ptx::wait(free + slot, 1u - round);")
     ring = {t.index: self.values.lowering.tiles[self.values.lowering.homes[t.index]] for t in feed.tiles}
     size = sum(tile.elements * tile.dtype.size_bytes for tile in ring.values())
@@ -182,21 +189,20 @@ class FeedText(SharedRing):
     row = total(*(times(self.pieces.first(p), n) for p, n in fed.rows))
     return total(row, times("rank", fed.map.box)) if fed.shared else row
 
-  def _at(self, step: str) -> None:
-    line, stages = self.writer.line, self.values.lowering.stages
-    line(f"const unsigned at = static_cast<unsigned>(turn * steps + {step});")
-    line(f"const unsigned slot = at % {stages};")
-    line(f"const unsigned round = at / {stages} % 2;")
+  def _next(self) -> None:
+    """To the tile of the next step: modulo the stages it would be a chain of ten instructions in each."""
+    self.writer.line(f"slot = slot == {self.values.lowering.stages - 1} ? 0u : slot + 1u;")
+    self.writer.line("round ^= slot == 0 ? 1u : 0u;")
 
   def advance(self) -> None:
     """The tiles of this iteration are there."""
     line = self.writer.line
-    self._at("step")
     line("ptx::wait(full + slot, round);")
     if self.feed.teams > 1:
       after = f"step == steps - 1 && {self._unit('(turn + 1)')} < {self._units}"
       line(f"if ({after}) ptx::bar_arrive({self._order('turn + 1')}, {self._pair});")
-    if late := list(late_loads(self.values, self.threads)):
+    late, self.first = list(late_loads(self.values, self.threads)) if self.first else [], False
+    if late:
       with self.writer.block("if (step == 0)"):
         for held, view in late:
           prefetch(self.values, held, view, 32 * self.feed.warps)
@@ -204,16 +210,13 @@ class FeedText(SharedRing):
 
   def behind(self) -> None:
     """The products of the iteration before have ended."""
-    stages = self.values.lowering.stages
-    self.writer.line(
-      f"if (step > 0) warp_arrives<{self.feed.sharing}>(free + (at + {stages - 1}) % {stages});"
-    )
+    self.writer.line(f"if (step > 0) warp_arrives<{self.feed.sharing}>(free + before);")
+    self.writer.line("before = slot;")
+    self._next()
 
   def end(self) -> None:
     """Those of the last one have."""
-    stages = self.values.lowering.stages
-    last = f"static_cast<unsigned>(turn * steps + steps - 1) % {stages}"
-    self.writer.line(f"warp_arrives<{self.feed.sharing}>(free + {last});")
+    self.writer.line(f"warp_arrives<{self.feed.sharing}>(free + before);")
 
 
 def _given(tensor: str) -> str:

@@ -12,9 +12,11 @@ from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.apart_text import parts_of_ranks
 from mirage_onnx.codegen.tiled.feed_text import FeedText
-from mirage_onnx.codegen.tiled.late_stores_text import late_stores
+from mirage_onnx.codegen.tiled.late_loads_text import late_loads
+from mirage_onnx.codegen.tiled.late_stores_text import BESIDE, late_stores
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
+from mirage_onnx.codegen.tiled.quads_text import issue_quads
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.spot import digits
@@ -32,7 +34,8 @@ from mirage_onnx.codegen.whole_text import whole_kernel
 from mirage_onnx.instructions import INSTRUCTIONS
 from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.lower.feed import Feed
-from mirage_onnx.lower.steps import Advance, Copy, GatherRanks, Held, ThreadBarrier, ThreadStep
+from mirage_onnx.lower.issued import in_pairs
+from mirage_onnx.lower.steps import Advance, Copy, Fetch, GatherRanks, Held, ThreadBarrier, ThreadStep
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
@@ -186,17 +189,49 @@ class _Emitter:
     begin_late(self.values)
     names = self.values
     kept = dict(names.names), set(names.issued), set(names.zeroed)
-    loops = turns.loops if turns else ((names.first, "steps", False),)
-    if names.late and (some := names.late.first_steps):
-      loops = ((names.first, str(some), False), (str(some), "steps", False))
-    for n, (first, end, whole) in enumerate(loops):
+    for n, (first, end, whole) in enumerate(self._loops(turns)):
       names.whole = whole
       names.names, names.issued, names.zeroed = dict(kept[0]), set(kept[1]), set(kept[2])
-      names.beside = bool(names.late and names.late.behind) and n == 0
+      names.beside = names.late is not None and n == 0
       self._steps(ahead, first, end)
     names.whole = names.beside = False
+    if self.plan.lowering.under_way:
+      issue(names, self._shared_by_rows())
+      self._issue_tiles()
     self._complete()
     ahead.end()
+
+  def _loops(self, turns: TurnsText | None) -> Sequence[tuple[str, str, bool]]:
+    """The first step, the end, and whether masks hide nothing, of the loops one after the other."""
+    names = self.values
+    if turns:
+      return turns.loops
+    if names.late:
+      some = str(names.late.first_steps)
+      return ((names.first, some, False), (some, "steps", False))
+    if isinstance(self.threads.feed, Feed) and names.first == "0":
+      return (("0", "1", False), ("1", "steps", False))
+    return ((names.first, "steps", False),)
+
+  def _shared_by_rows(self) -> list[Held]:
+    """Loads behind the loop that have a lane's columns only: under way while its last products run."""
+    lowering, issued = self.plan.lowering, self.values.issued
+    held = (s.to for s in self.threads.steps.after if isinstance(s, Fetch) and s.to not in issued)
+    several = (h for h in held if not h.form.g and lowering.warps.registers(h.form) > 1)
+    return [h for h in several if in_pairs(lowering, h)]
+
+  def _issue_tiles(self) -> None:
+    """Loads behind the loop that are tiles, if a lane has registers for one beside what it sums."""
+    feed, names = self.threads.feed, self.values
+    found = list(late_loads(names, self.threads))
+    if not isinstance(feed, Feed) or names.late or len(found) != 1:
+      return
+    results, most = self.plan.lowering.warps.registers(found[0][0].form), (feed.registers or (0, 240))[1]
+    if BESIDE + results + results // 2 >= most:
+      return
+    ((held, view),) = found
+    self.writer.comment(f"%{held.index}: {view.tensor.name} is under way.")
+    issue_quads(names, held, view, names.own(held.index))
 
   def _steps(self, ahead: SharedRing, first: str, end: str) -> None:
     writer = self.writer
@@ -205,8 +240,6 @@ class _Emitter:
       self.pieces.declare_step(writer, "step")
       issue(self.values, self.plan.issued.body)
       self._all(self.threads.steps.body, ahead)
-      if self.values.late and not self.values.late.behind:
-        self.values.late.store(self.values, "step")
       if products := self.plan.lowering.under_way:
         writer.line(f"ptx::wgmma_wait<{len(products)}>();")
       ahead.behind()

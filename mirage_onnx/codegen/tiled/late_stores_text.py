@@ -1,12 +1,12 @@
 """Results of a part that are stored in the steps of the next one, packed in registers until then.
 
 Behind a part all multiprocessors store at once, and the tensor cores wait for L2. So a lane keeps what it
-has, and stores 16 bytes at a time while the next products run; of the last part at the end. With ``late=2``
-it keeps the argument of the last functions (their one argument, rounded to the results' type), and these are
-computed there, too, beside the products: between one and the next, for a warp stands still at a product that
-the tensor cores have no place for yet. (4096x768x3072 with x N(x) behind it on an H100: 47.7 us, 45.8 stored
-late, 44.1 with functions between products; with all of a step's behind its four, and a branch for each step,
-52.7.)
+has, and quads exchange it and store 16 bytes at a time while the next products run; of the last part at the
+end. With ``late=2`` it keeps the argument of the last functions (their one argument, rounded to the results'
+type), and these are computed there, too, beside the products: between one and the next, for a warp stands
+still at a product that the tensor cores have no place for yet. (4096x768x3072 with x N(x) behind it on an
+H100: 47.7 us, 45.8 stored late, 44.1 with functions between products; with all of a step's behind its four,
+and a branch for each step, 52.7.)
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
 #: Registers of a thread beside results and what is kept of them.
-_BESIDE = 48
+BESIDE = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class LateStores:
 
   @property
   def first_steps(self) -> int:
-    """Those beside whose products there are functions; 0: none."""
-    return self._count // self.each if self.behind else 0
+    """Those between whose products there are stores."""
+    return self._count // self.each
 
   @property
   def _count(self) -> int:
@@ -90,34 +90,38 @@ class LateStores:
     for q, word in words[len(words) * product // products : len(words) * (product + 1) // products]:
       n = total(times("step", self.each), str(q))
       i, j = f"({n}) / {self.columns}", f"({n}) % {self.columns}"
-      w.writer.line(
-        f"const unsigned o{q}{word} = {self._computed(w, f'late[{i}][{j}].{word}', f'{word}{q}')};"
-      )
+      self._compute(w, f"late[{i}][{j}].{word}", f"{word}{q}")
       if word == "w":
+        own = ", ".join(self._result(f"late[{i}][{j}].{x}", f"{x}{q}") for x in "xyzw")
         to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
         there = f"{i} * 8 < late_rows && {j} * {8 * QUAD_TILES} < late_columns"
-        w.writer.line(f"if ({there}) ptx::st_v4({to}, ptx::U4{{o{q}x, o{q}y, o{q}z, o{q}w}});")
+        w.writer.line(f"const unsigned pairs{q}[{QUAD_TILES}] = {{{own}}};")
+        w.writer.line(f"const ptx::U4 eight{q} = quad_turned(pairs{q}, t);")
+        w.writer.line(f"if ({there}) ptx::st_v4({to}, eight{q});")
 
-  def store(self, w: ValueWriter, step: str = "") -> None:
-    """What is kept; a part of it in each ``step``."""
+  def store(self, w: ValueWriter) -> None:
+    """All that is kept."""
     i, j = f"n / {self.columns}", f"n % {self.columns}"
     there = [f"{i} * 8 < late_rows", f"{j} * {8 * QUAD_TILES} < late_columns"]
-    when = [f"{step} == n * {min(self.steps, 2 * self._count)} / {self._count}"] if step else []
     w.writer.line("#pragma unroll")
     with w.writer.block(f"for (int n = 0; n < {self._count}; ++n)"):
       to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
-      if not self.behind:
-        w.writer.line(f"if ({' && '.join([*when, *there])}) ptx::st_v4({to}, late[{i}][{j}]);")
-      else:
-        for word in "xyzw":
-          w.writer.line(f"const unsigned {word} = {self._computed(w, f'late[{i}][{j}].{word}', word)};")
-        w.writer.line(f"if ({' && '.join(there)}) ptx::st_v4({to}, ptx::U4{{x, y, z, w}});")
+      for word in "xyzw":
+        self._compute(w, f"late[{i}][{j}].{word}", word)
+      own = ", ".join(self._result(f"late[{i}][{j}].{word}", word) for word in "xyzw")
+      w.writer.line(f"const unsigned pairs[{QUAD_TILES}] = {{{own}}};")
+      w.writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
+      w.writer.line(f"if ({' && '.join(there)}) ptx::st_v4({to}, eight);")
 
-  def _computed(self, w: ValueWriter, pair: str, name: str) -> str:
-    """The results of a packed pair of what is kept."""
-    kind = tag(self.view.tensor.dtype)
-    line = w.writer.line
-    low = f"a{name}"
+  def _result(self, pair: str, name: str) -> str:
+    """The results of a packed pair of what is kept; itself, if nothing is computed of it."""
+    return f"o{name}" if self.behind else pair
+
+  def _compute(self, w: ValueWriter, pair: str, name: str) -> None:
+    """Writes them."""
+    if not self.behind:
+      return
+    kind, line, low = tag(self.view.tensor.dtype), w.writer.line, f"a{name}"
     line(f"float {low}[2];")
     line(f"{kind}::unpack({pair}, {low}[0], {low}[1]);")
     results = []
@@ -128,7 +132,7 @@ class LateStores:
         known[index] = f"r{index}{name}{e}"
         line(f"const float {known[index]} = {w.evaluated(index, args)};", index)
       results.append(known[self.behind[-1]])
-    return f"{kind}::pack({', '.join(results)})"
+    line(f"const unsigned {self._result(pair, name)} = {kind}::pack({', '.join(results)});")
 
 
 def _number(w: ValueWriter, index: int) -> str:
@@ -166,12 +170,12 @@ def _late_stores(w: ValueWriter, threads: ThreadGraph) -> LateStores | None:
     return None
   results = warps.registers(form)
   stride = view.stride(form.g[0].axis)
-  if not isinstance(stride, int) or 3 * results // 2 + _BESIDE > feed.registers[1]:
+  if not isinstance(stride, int) or 3 * results // 2 + BESIDE > feed.registers[1]:
     return None
   rows, columns = warps.tiles(form.g, 8), warps.tiles(form.t, 8) // QUAD_TILES
   steps = lowering.assignment.pieces.most_steps
   kept, behind = _kept(w, save.arg) if threads.params.late > 1 else (save.arg, ())
-  if threads.params.late > 1 and (not behind or steps < 2 or rows * columns < 2):
+  if steps < 2 or rows * columns < 2 or (threads.params.late > 1 and not behind):
     return None
   return LateStores(view, form, rows, columns, stride, steps, kept, behind)
 

@@ -1,18 +1,20 @@
 """Steps between registers, shared memory and tensors as text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.grid_text import block_index, replicas
-from mirage_onnx.codegen.index_text import total
+from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.tiled.copies import Copying, copy_load
 from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
-from mirage_onnx.codegen.tiled.spot import owner
+from mirage_onnx.codegen.tiled.spot import Spot, owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
 from mirage_onnx.ir.ugraph import is_part_axis
 from mirage_onnx.lower import steps as do
+from mirage_onnx.lower.forms import Form
 from mirage_onnx.lower.issued import even_axis, in_pairs
+from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.sizes import count
 from mirage_onnx.lower.steps import Held
 
@@ -34,7 +36,7 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
   if not early:
     w.writer.comment(f"%{step.index}: {op.tensor}, {held.form.text}.")
   if w.lowering.warpgroup and pairs and not early and in_quads(w, held.form, view := w.view(op.tensor), own):
-    load_quads(w, held, w.name(held), view, own)
+    load_quads(w, held, view, own)
     return
   if pairs and not early:
     issue(w, (held,), note=False)
@@ -80,6 +82,9 @@ def issue(w: ValueWriter, loads: Sequence[Held], *, note: bool = True) -> None:
 
 def _load_bits(w: ValueWriter, held: Held, name: str, view: TensorText, *, pairs: bool) -> None:
   own = w.own(held.index)
+  if pairs and _in_line(w, held.form, view, own):
+    _load_line(w, held, name, view)
+    return
   with w.walk(held.form, packed=pairs) as spot:
     at = spot.half(0) if pairs else spot
     at.declare(own.values())
@@ -89,6 +94,30 @@ def _load_bits(w: ValueWriter, held: Held, name: str, view: TensorText, *, pairs
     to = f"{name}{spot.subscript(held.form, packed=pairs)}"
     bits = chosen(at.exists(own.values()), f"{load}({address})", none)
     w.writer.line(f"{to} = {bits};", held.index)
+
+
+def _in_line(w: ValueWriter, form: Form, view: TensorText, own: Mapping[str, Piece]) -> bool:
+  """Whether the pairs of a lane are a constant number of elements from one to the next, and all there."""
+  if not w.lowering.warpgroup or form.g or len(form.t) != 1 or set(own.values()) != set(form.t):
+    return False
+  (p,) = form.t
+  whole = p.exact and w.lowering.warps.covers(form.t, form.lanes.inner)
+  return whole and view.tensor.axes == (p.axis,) and view.stride(p.axis) == 1 and not view.picked
+
+
+def _load_line(w: ValueWriter, held: Held, name: str, view: TensorText) -> None:
+  """From one address on: of each by itself ptxas makes eight instructions, more than what is done with it."""
+  form, warps = held.form, w.lowering.warps
+  units = {f"q_{q.name}": "0" for q in form.rest}
+  with w.writer.block():
+    spot = Spot(w.writer, w.pieces, warps, form, {**units, "j": "0", "e": "0"})
+    spot.declare(form.t)
+    address = view.address(w.global_index(view, w.own(held.index), spot))
+    w.writer.line(f"const {view.storage}* from = {address};")
+    with w.writer.loop("j", warps.tiles(form.t, form.lanes.inner)) as j:
+      here = Spot(w.writer, w.pieces, warps, form, {**units, "j": j})
+      load = f"ptx::ld_u32({total('from', times(j, form.lanes.inner))})"
+      w.writer.line(f"{name}{here.subscript(form, packed=True)} = {load};", held.index)
 
 
 def _load_halves(w: ValueWriter, held: Held, name: str, view: TensorText) -> None:

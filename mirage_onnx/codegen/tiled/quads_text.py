@@ -37,21 +37,15 @@ def is_own(w: ValueWriter, i: str, j: str, columns: int) -> str:
   return f"ptx::cluster_rank() == {at}" if w.apart == 1 else f"ptx::cluster_rank() == ({at}) / {w.apart}"
 
 
-def load_quads(w: ValueWriter, held: Held, name: str, view: TensorText, own: Mapping[str, Piece]) -> None:
-  """Registers ``name`` of a load, widened: all 16 bytes of a lane are under way before any is turned."""
-  lowering, writer, form = w.lowering, w.writer, held.form
-  warps, (p,) = lowering.warps, form.t
+def load_quads(w: ValueWriter, held: Held, view: TensorText, own: Mapping[str, Piece]) -> None:
+  """Registers of a load, widened; all 16 bytes of a lane are under way before any is turned."""
+  if held not in w.fetched:
+    issue_quads(w, held, view, own)
+  lowering, writer, form, name = w.lowering, w.writer, held.form, w.name(held)
+  warps = lowering.warps
   units = {f"q_{q.name}": "0" for q in form.rest}
-  each, kind = warps.tiles(form.t, 8), tag(view.tensor.dtype)
-  rows, columns = warps.tiles(form.g, 8), each // QUAD_TILES
-  writer.line(f"ptx::U4 e{name}[{rows}][{columns}];")
-  with writer.loop("i", rows) as i, writer.loop("j", columns) as j, writer.scope(rows == columns == 1):
-    spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
-    spot.declare(q for q in own.values() if q != p)
-    _column(w, form, spot, j, each)
-    load = f"ptx::ld_v4({view.address(w.global_index(view, own, spot))})"
-    value = chosen(spot.exists(own.values()), load, "ptx::U4{}")
-    writer.line(f"e{name}[{i}][{j}] = {value};", held.index)
+  kind = tag(view.tensor.dtype)
+  rows, columns = warps.tiles(form.g, 8), warps.tiles(form.t, 8) // QUAD_TILES
   w.declare(held)
   with writer.loop("i", rows) as i, writer.loop("j", columns) as j, writer.scope(rows == columns == 1):
     eight = f"e{name}[{i}][{j}]"
@@ -59,8 +53,27 @@ def load_quads(w: ValueWriter, held: Held, name: str, view: TensorText, own: Map
     writer.line("const ptx::U4 turned = quad_turned(own, t);")
     for n, word in enumerate("xyzw"):
       spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": total(times(j, QUAD_TILES), str(n))})
-      to = f"{w.name(held)}{spot.subscript(form, packed=True)}"
+      to = f"{name}{spot.subscript(form, packed=True)}"
       writer.line(f"{kind}::unpack(turned.{word}, {to}[0], {to}[1]);", held.index)
+
+
+def issue_quads(w: ValueWriter, held: Held, view: TensorText, own: Mapping[str, Piece]) -> None:
+  """The loads of ``load_quads``."""
+  lowering, writer, form, name = w.lowering, w.writer, held.form, w.name(held)
+  warps, (p,) = lowering.warps, form.t
+  units = {f"q_{q.name}": "0" for q in form.rest}
+  each = warps.tiles(form.t, 8)
+  rows, columns = warps.tiles(form.g, 8), each // QUAD_TILES
+  w.fetched.add(held)
+  writer.line(f"ptx::U4 e{name}[{rows}][{columns}];")
+  with writer.loop("i", rows) as i, writer.loop("j", columns) as j, writer.scope(rows == columns == 1):
+    spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
+    spot.declare(q for q in own.values() if q != p)
+    _column(w, form, spot, j, each)
+    load = f"ptx::ld_v4({view.address(w.global_index(view, own, spot))})"
+    only = [is_own(w, i, j, columns)] if w.apart else []
+    value = chosen([*only, *spot.exists(own.values())], load, "ptx::U4{}")
+    writer.line(f"e{name}[{i}][{j}] = {value};", held.index)
 
 
 def _column(w: ValueWriter, form: Form, spot: Spot, j: str, each: int) -> None:
@@ -91,10 +104,10 @@ def store_quads(
       spot = Spot(writer, w.pieces, warps, form, place)
       low, high = (w.element(w.late.kept if w.late else index, spot.half(e)) for e in (0, 1))
       writer.line(f"pairs[{n}] = {kind}::pack({low}, {high});", index)
-    writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
     if w.late:
-      writer.line(f"late[{i}][{j}] = eight;", index)
+      writer.line(f"late[{i}][{j}] = {{pairs[0], pairs[1], pairs[2], pairs[3]}};", index)
     else:
+      writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
       spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
       spot.declare(q for q in own.values() if q != p)
       _column(w, form, spot, j, each)

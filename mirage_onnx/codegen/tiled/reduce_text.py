@@ -1,7 +1,9 @@
 """Reductions as text: in a lane, in a warp, over warps, over ranks; contractions in fp32."""
 
-from mirage_onnx.codegen.index_text import times, total
-from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES, is_own
+from collections.abc import Iterator
+
+from mirage_onnx.codegen.index_text import total
+from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES
 from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.tile_text import tile_element
@@ -10,6 +12,7 @@ from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
 from mirage_onnx.lower.pieces import Piece
+from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 
 
@@ -114,8 +117,36 @@ def publish(w: ValueWriter, step: do.Publish) -> None:
     index = w.ops[index].args[0]
   form = w.lowering.forms[step.index]
   tile = w.lowering.tiles[step.tile]
+  if w.apart and w.ops[step.index].op in CLUSTER:
+    _publish_apart(w, index, form, tile)
+    return
   with w.walk(form) as spot:
     w.writer.line(f"{tile.name}[{_slot(w, spot, form)}] = {w.element(index, spot)};", index)
+
+
+def _publish_apart(w: ValueWriter, index: int, form: Form, tile: SharedTile) -> None:
+  """What other ranks have of a tile, 16 bytes at a time."""
+  for rank in range(w.lowering.ranks):
+    with w.writer.block(f"if (ptx::cluster_rank() != {rank})"):
+      for place, spots in _fours(w, form, rank):
+        four = ", ".join(w.element(index, spot) for spot in spots)
+        w.writer.line(f"publish_four<{_threads(w)}>({tile.name}, {place}, {four});", index)
+
+
+def _threads(w: ValueWriter) -> int:
+  return 32 * w.lowering.warps.total
+
+
+def _fours(w: ValueWriter, form: Form, rank: int) -> Iterator[tuple[int, list[Spot]]]:
+  """The elements of a lane that a rank has (``apart_text.py``), four by four, and where they are told."""
+  columns = w.lowering.warps.tiles(form.t, 8) // QUAD_TILES
+  units = {f"q_{q.name}": "0" for q in form.rest}
+  for tile in range(rank * w.apart, (rank + 1) * w.apart):
+    for half in range(2):
+      first = tile % columns * QUAD_TILES + half * QUAD_TILES // 2
+      at = [(str(first + n), str(e)) for n in range(2) for e in range(2)]
+      places = [{**units, "i": str(tile // columns), "j": j, "e": e} for j, e in at]
+      yield 2 * tile + half, [Spot(w.writer, w.pieces, w.lowering.warps, form, place) for place in places]
 
 
 def gather(w: ValueWriter, step: do.Gather) -> None:
@@ -144,15 +175,19 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
     with w.walk(form) as spot:
       _gather(w, step, held, spot)
     return
-  w.declare(held, "0.0f")
-  writer, warps = w.writer, w.lowering.warps
-  rows, columns = warps.tiles(form.g, 8), warps.tiles(form.t, 8) // QUAD_TILES
-  units = {f"q_{q.name}": "0" for q in form.rest}
-  with writer.loop("i", rows) as i, writer.loop("j", columns) as j:
-    own = is_own(w, i, j, columns)
-    with writer.block(f"if ({own})"), writer.loop("n", QUAD_TILES) as n, writer.loop("e", 2) as e:
-      place = {**units, "i": i, "j": total(times(j, QUAD_TILES), n), "e": e}
-      _gather(w, step, held, Spot(writer, w.pieces, warps, form, place))
+  name, index = w.declare(held), w.ops[step.index].args[0]
+  tile, rule, ranks = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op), w.lowering.ranks
+  with w.walk(form) as spot:
+    value = w.taken(w.ops[step.index], w.element(index, spot))
+    w.writer.line(f"{name}{spot.subscript(form)} = {value};", index)
+  w.writer.line(f"int others{step.index}[{ranks - 1}];")
+  w.writer.line(f"other_ranks<{ranks}>(others{step.index});")
+  call = f"gather_four<{rule}, {_threads(w)}>({tile.name}"
+  for rank in range(ranks):
+    with w.writer.block(f"if (ptx::cluster_rank() == {rank})"):
+      for place, spots in _fours(w, form, rank):
+        own = ", ".join(f"{name}{spot.subscript(form)}" for spot in spots)
+        w.writer.line(f"{call}, {place}, others{step.index}, {own});", step.index)
 
 
 def _gather(w: ValueWriter, step: do.GatherRanks, held: Held, spot: Spot) -> None:

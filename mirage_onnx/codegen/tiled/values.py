@@ -69,6 +69,7 @@ def nothing(op: str) -> str:
 class ValueWriter:
   """``names``: the variable of a held value, if it is not its own. ``issued``: loads under way.
 
+  ``fetched``: those of 16 bytes a lane, which quads exchange.
   ``zeroed``: operands whose elements that do not exist have been made zeros (``tails.py``). ``first``: the
   step with which the loop begins. ``feed``: what others copy for those that compute.
   ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
@@ -83,6 +84,7 @@ class ValueWriter:
   writer: Writer
   names: dict[Held, str] = field(default_factory=dict)
   issued: set[Held] = field(default_factory=set)
+  fetched: set[Held] = field(default_factory=set)
   zeroed: set[Held] = field(default_factory=set)
   first: str = "0"
   feed: RingFeedText | None = None

@@ -53,7 +53,7 @@ EMU_HOST static void warpgroup_tile(float (*d)[4], const unsigned (*a)[4], const
 
 template <int J>
 constexpr bool has_wgmma() {
-  return J == 4 || J == 8 || J == 12 || J == 16 || J == 24 || J == 32;
+  return J == 4 || J == 8 || J == 12 || J == 16 || J == 20 || J == 24 || J == 28 || J == 32;
 }
 
 }  // namespace host

@@ -30,9 +30,14 @@ NOT = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_rank_has_a_part(name):
   text, ranks = emit(CASES[name]).text, CASES[name].params[0].cluster
-  own = [line for line in text.splitlines() if "ptx::cluster_rank() == " in line]
-  assert len(own) == 2, "what it sums and what it saves"
-  assert f"cluster_reduce<Sum, {ranks}>" in text and "cluster_rank() == 0)" not in text
+  for rank in range(ranks):
+    assert (
+      text.count(f"if (ptx::cluster_rank() != {rank})")
+      == text.count(f"if (ptx::cluster_rank() == {rank})")
+      == 1
+    )
+  assert text.count("publish_four<") == text.count("gather_four<") >= ranks
+  assert f"other_ranks<{ranks}>(" in text and "gather_four<Sum, " in text
 
 
 @pytest.mark.parametrize("name", NOT)

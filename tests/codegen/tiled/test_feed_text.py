@@ -42,6 +42,8 @@ FED = {
     PLAIN, 128, 64, warps=4, loop_tile=128, stages=3, teams=1, sharing=4, a0=512, a1=648
   ),
   "columns apart": by_wgmma(PLAIN, 256, 64, stages=3, teams=1, sharing=2, a0=256, a1=456, a2=520),
+  "160 columns, all there": by_wgmma(GELU, 160, 128, stages=3, teams=1, a0=197, a1=200, a2=320),
+  "224 columns": by_wgmma(RESIDUAL, 224, 128, stages=3, teams=1, a0=197, a1=264, a2=328),
   "bf16": by_wgmma(RESIDUAL.replace("f16", "bf16"), 128, 128, teams=1, a0=197, a1=264, a2=264),
 }
 
@@ -52,6 +54,7 @@ RANKS = {
   "four": by_wgmma(BIASED, 64, 128, stages=3, cluster=4, teams=1, a0=197, a1=768, a2=136),
   "large": by_wgmma(SPLIT, 128, 256, warps=16, stages=4, cluster=2, teams=1, a0=300, a1=640, a2=136),
   "columns": by_wgmma(BIASED, 256, 128, stages=4, cluster=2, teams=1, a0=130, a1=512, a2=264),
+  "all there": by_wgmma(BIASED, 64, 128, stages=3, cluster=2, teams=1, a0=130, a1=512, a2=192),
 }
 
 #: Products of two activations, one a block.
@@ -163,7 +166,7 @@ def test_teams_are_in_order():
   source = emit(c, FEW[2])
   lines = source.text.splitlines()
   without = "\n".join(line for line in lines if "ptx::bar_" not in line)
-  assert len(lines) == 2 + without.count("\n") + 1
+  assert len(lines) == 3 + without.count("\n") + 1  # to wait, and of the first step and of others to say
   tensors = {t.name: np.zeros([c.extents[a] for a in t.axes], np.float16) for t in c.graph.tensors}
   compile_kernels([source]).run(tensors)
   with pytest.raises(EmulationError, match="never written|not been waited for"):

@@ -25,6 +25,7 @@ CASES = {
   ),
   "functions": by_wgmma(GELU, 256, 128, stages=3, teams=1, late=2, a0=397, a1=200, a2=520),
   "functions, more steps": by_wgmma(GELU, 128, 128, teams=1, late=2, a0=300, a1=1000, a2=200),
+  "functions, all columns there": by_wgmma(GELU, 224, 128, stages=3, teams=1, late=2, a0=397, a1=200, a2=448),
   "functions in bf16": by_wgmma(
     GELU.replace("f16", "bf16"), 128, 192, warps=12, stages=3, teams=1, late=2, a0=397, a1=264, a2=264
   ),
@@ -36,27 +37,28 @@ def test_right(monkeypatch, name):
   monkeypatch.setattr(tiled_kernels, "H200", FEW)
   near([CASES[name]], bound=2e-2)
   text = emit(CASES[name], FEW).text
-  # Of functions a step's text has each of its stores, and only the first steps' has any.
-  stores = 1 + text.count("const unsigned o") // 4 if "late=2" in text else 2
-  assert text.count("ptx::st_v4(late_to ") == text.count("ptx::st_v4(") == stores >= 2
+  # A step's text has each of its stores, only the first steps' has any, and that of the end has one.
+  stores = 1 + text.count("const ptx::U4 eight0") + text.count("const ptx::U4 eight1")
+  assert text.count("ptx::st_v4(late_to ") == text.count("ptx::st_v4(") >= stores >= 2
 
 
 def test_both_places_are_needed():
   """In the steps those of all parts but the last, at the end those of the last."""
   c = CASES["few steps"]
   source = emit(c, FEW)
-  lines = [line for line in source.text.splitlines() if "ptx::st_v4(late_to " in line]
+  lines = source.text.splitlines(keepends=True)
+  places = [n for n, line in enumerate(lines) if "ptx::st_v4(late_to " in line]
   rng = np.random.default_rng(0)
   shapes = {t.name: [c.extents[a] for a in t.axes] for t in c.graph.tensors}
   given = {n: rng.standard_normal(s).astype(np.float16) for n, s in shapes.items()}
   missing = []
-  for line in lines:
+  for n in places:
     tensors = {n: x.copy() for n, x in given.items()}
     tensors["o0"][:] = np.nan
-    compile_kernels([replace(source, text=source.text.replace(line, ""))]).run(tensors)
+    compile_kernels([replace(source, text="".join(lines[:n] + lines[n + 1 :]))]).run(tensors)
     missing.append(np.isnan(tensors["o0"]))
-  in_steps, at_end = missing
-  assert in_steps.any() and at_end.any() and not (in_steps & at_end).any() and (in_steps | at_end).all()
+  assert len(missing) >= 3 and all(m.any() for m in missing)
+  assert (sum(m.astype(int) for m in missing) == 1).all()
 
 
 @pytest.mark.parametrize(
