@@ -35,16 +35,15 @@ IN_FLIGHT, UNROLLED = 10, 4
 class BlockCounts:
   """Of a block.
 
-  ``loaded_bytes``, ``stored_bytes``: from and to memory, elements apart from their neighbours as the sectors
-  that they are in; ``shared_bytes``: to and from shared memory; ``requests``,
-  ``shared_requests``: instructions of all threads that move them; ``trips``: how often a thread waits for
-  memory, one after the other; ``mma``: instructions of 16 x 8 x 16 of all warps, ``wgmma``: as many that
-  warpgroups issue in one, ``waited``: those of them whose results the same iteration takes; ``lanes``,
-  ``special``: operations of all threads; barriers that it passes. ``iterations``: of its loop, ``stages``: of
-  its ring; ``held``: elements that a lane holds at once, 0 where nobody counts them, ``results``: registers
-  of a lane for products by wgmma and what they take from registers. ``partial``: stores of a warp that
-  write a part of a sector each; ``folds``: reductions inside a warp, one after the other; ``remote_bytes``:
-  from the shared memory of other blocks of a cluster.
+  ``loaded_bytes``, ``stored_bytes``: from and to memory, elements apart as the sectors that they are in;
+  ``shared_bytes``: to and from shared memory, ``remote_bytes``: from that of other blocks of a cluster;
+  ``requests``, ``shared_requests``: instructions of all threads that move them; ``trips``: how often a thread
+  waits for memory, one after the other; ``mma``: instructions of 16 x 8 x 16 of all warps, ``wgmma``: as many
+  that warpgroups issue in one, ``waited``: those of them whose results the same iteration takes; ``lanes``,
+  ``special``: operations of all threads; ``iterations``: of its loop, ``stages``: of its ring; ``held``:
+  elements that a lane holds at once, 0 where nobody counts them, ``results``: registers of a lane for
+  products by wgmma and what they take from registers. ``partial``: stores of a warp that write a part of a
+  sector each; ``folds``: reductions inside a warp, one after the other.
   """
 
   blocks: int = 1
@@ -108,10 +107,8 @@ class BlockCounts:
 def counts_of(threads: ThreadGraph) -> BlockCounts:
   """The counts of a block with the sizes that the kernel was lowered for."""
   pipeline = threads.pipeline
-  found = BlockCounts(
-    prod(threads.grid.launch), threads.params.warps, pipeline.iterations, pipeline.stages, threads.smem_bytes,
-    threads.live,
-  )  # fmt: skip
+  found = BlockCounts(prod(threads.grid.launch), threads.params.warps, pipeline.iterations, pipeline.stages)
+  found.smem_bytes, found.held = threads.smem_bytes, threads.live
   match threads.plan:
     case StreamedPlan():
       _streaming(threads, threads.plan, found)
@@ -292,7 +289,7 @@ class _Tiled:
         found.share(often * parts * self._elements(lowering.forms[step.index]), 4)
       case do.GatherRanks():
         found.share(often * self._elements(lowering.forms[step.index]), 4)
-        found.remote_bytes += 4 * often * (lowering.ranks - 1) * self._elements(lowering.forms[step.index])
+        found.remote_bytes += (lowering.ranks - 1) * 4 * often * self._elements(lowering.forms[step.index])
       case do.Total():
         tile = lowering.tiles[step.tile]
         found.share(often * tile.elements, tile.dtype.bits / 8)
