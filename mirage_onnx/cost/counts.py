@@ -185,13 +185,11 @@ def _streaming(threads: ThreadGraph, streamed: StreamedPlan, found: BlockCounts)
         found.run((ops[i] for i in step.ops), often * every * 8 * fragments(step.index))
       case do.Unpack() | do.Widen() | do.PairProduct():
         found.lanes += often * every * 8 * fragments(step.index)
-      case do.Contract():
-        acc = own[step.into]
+      case do.Contract(into=into):
         # An eight of the depth is two of the four slots of an instruction: 32 of it are two.
-        found.mma += often * warps * 2 * acc.row_tiles * acc.column_tiles
-      case do.Weigh():
-        acc = own[step.index]
-        found.lanes += times * every * 4 * acc.row_tiles * acc.column_tiles
+        found.mma += often * warps * 2 * own[into].row_tiles * own[into].column_tiles
+      case do.Weigh(index=into):
+        found.lanes += times * every * 4 * own[into].row_tiles * own[into].column_tiles
       case do.Update():
         found.lanes += often * every * 8 * prod(n for _, n in own[step.index].tiles)
   for step in behind.steps:
@@ -294,9 +292,8 @@ class _Tiled:
         tile = lowering.tiles[step.tile]
         found.share(often * tile.elements, tile.dtype.bits / 8)
       case do.Update():
-        found.lanes += (
-          often * (1 + (ops[step.index].op in ACCUMULATORS)) * self._elements(lowering.forms[step.index])
-        )
+        both = 1 + (ops[step.index].op in ACCUMULATORS)
+        found.lanes += often * both * self._elements(lowering.forms[step.index])
       case do.Store():
         save = lowering.assignment.kernel.saves[step.index]
         form, own = lowering.save_form(save.arg), lowering.assignment.own(save.arg).values()
