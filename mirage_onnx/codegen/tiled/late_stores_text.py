@@ -49,15 +49,17 @@ class LateStores:
 
   @property
   def each(self) -> int:
-    """Of 16 bytes, how many one step computes: few steps have them, and their text is apart."""
-    return next(
+    """Words of four bytes that one step has, so that all of the first steps have as many."""
+    if self.behind:
+      return -(-4 * self._count // self.steps)
+    return 4 * next(
       n for n in range(2, self._count + 1) if self._count % n == 0 and self._count // n <= self.steps
     )
 
   @property
   def first_steps(self) -> int:
     """Those between whose products there are stores."""
-    return self._count // self.each
+    return -(-4 * self._count // self.each)
 
   @property
   def _count(self) -> int:
@@ -65,7 +67,7 @@ class LateStores:
 
   def begin(self, w: ValueWriter) -> None:
     """Nothing is kept."""
-    w.writer.line(f"ptx::U4 late[{self.rows}][{self.columns}] = {{}};")
+    w.writer.line(f"unsigned late[{self.rows}][{self.columns}][4] = {{}};")
     w.writer.line(f"{self.view.storage}* late_to = nullptr;")
     w.writer.line("int late_rows = 0;")
     w.writer.line("int late_columns = 0;")
@@ -86,39 +88,36 @@ class LateStores:
 
   def between(self, w: ValueWriter, product: int, products: int) -> None:
     """A share of what a step computes, behind one of its ``products``."""
-    words = [(q, word) for q in range(self.each) for word in "xyzw"]
-    for q, word in words[len(words) * product // products : len(words) * (product + 1) // products]:
-      n = total(times("step", self.each), str(q))
-      i, j = f"({n}) / {self.columns}", f"({n}) % {self.columns}"
-      self._compute(w, f"late[{i}][{j}].{word}", f"{word}{q}")
-      if word == "w":
-        own = ", ".join(self._result(f"late[{i}][{j}].{x}", f"{x}{q}") for x in "xyzw")
-        to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
-        there = f"{i} * 8 < late_rows && {j} * {8 * QUAD_TILES} < late_columns"
-        w.writer.line(f"const unsigned pairs{q}[{QUAD_TILES}] = {{{own}}};")
-        w.writer.line(f"const ptx::U4 eight{q} = quad_turned(pairs{q}, t);")
-        w.writer.line(f"if ({there}) ptx::st_v4({to}, eight{q});")
+    partial = 4 * self._count % self.each != 0
+    for q in range(self.each * product // products, self.each * (product + 1) // products):
+      n = f"({total(times('step', self.each), str(q))})"
+      with w.writer.scope(partial, f"if ({n} < {4 * self._count})"):
+        self._compute(w, f"late[{n} / {4 * self.columns}][{n} / 4 % {self.columns}][{n} % 4]", str(q))
+        if self.each % 4:
+          with w.writer.block(f"if ({n} % 4 == 3)"):
+            self._store(w, f"{n} / 4")
+        elif q % 4 == 3:
+          with w.writer.block():
+            self._store(w, f"{n} / 4")
 
   def store(self, w: ValueWriter) -> None:
     """All that is kept."""
-    i, j = f"n / {self.columns}", f"n % {self.columns}"
-    there = [f"{i} * 8 < late_rows", f"{j} * {8 * QUAD_TILES} < late_columns"]
     w.writer.line("#pragma unroll")
     with w.writer.block(f"for (int n = 0; n < {self._count}; ++n)"):
-      to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
-      for word in "xyzw":
-        self._compute(w, f"late[{i}][{j}].{word}", word)
-      own = ", ".join(self._result(f"late[{i}][{j}].{word}", word) for word in "xyzw")
-      w.writer.line(f"const unsigned pairs[{QUAD_TILES}] = {{{own}}};")
-      w.writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
-      w.writer.line(f"if ({' && '.join(there)}) ptx::st_v4({to}, eight);")
+      for word in range(4):
+        self._compute(w, f"late[n / {self.columns}][n % {self.columns}][{word}]", str(word))
+      self._store(w, "n")
 
-  def _result(self, pair: str, name: str) -> str:
-    """The results of a packed pair of what is kept; itself, if nothing is computed of it."""
-    return f"o{name}" if self.behind else pair
+  def _store(self, w: ValueWriter, n: str) -> None:
+    """Of 16 bytes, whose results are there."""
+    i, j = f"{n} / {self.columns}", f"{n} % {self.columns}"
+    w.writer.line(f"const ptx::U4 eight = quad_turned(late[{i}][{j}], t);")
+    to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
+    there = f"{i} * 8 < late_rows && {j} * {8 * QUAD_TILES} < late_columns"
+    w.writer.line(f"if ({there}) ptx::st_v4({to}, eight);")
 
   def _compute(self, w: ValueWriter, pair: str, name: str) -> None:
-    """Writes them."""
+    """The results of a packed pair of what is kept, in its place, if there is something behind."""
     if not self.behind:
       return
     kind, line, low = tag(self.view.tensor.dtype), w.writer.line, f"a{name}"
@@ -129,10 +128,10 @@ class LateStores:
       known = {self.kept: f"{low}[{e}]"}
       for index in self.behind:
         args = [known.get(a) or _number(w, a) for a in w.operands(index)]
-        known[index] = f"r{index}{name}{e}"
+        known[index] = f"r{index}_{name}_{e}"
         line(f"const float {known[index]} = {w.evaluated(index, args)};", index)
       results.append(known[self.behind[-1]])
-    line(f"const unsigned {self._result(pair, name)} = {kind}::pack({', '.join(results)});")
+    line(f"{pair} = {kind}::pack({', '.join(results)});")
 
 
 def _number(w: ValueWriter, index: int) -> str:

@@ -105,7 +105,8 @@ def store_quads(
       low, high = (w.element(w.late.kept if w.late else index, spot.half(e)) for e in (0, 1))
       writer.line(f"pairs[{n}] = {kind}::pack({low}, {high});", index)
     if w.late:
-      writer.line(f"late[{i}][{j}] = {{pairs[0], pairs[1], pairs[2], pairs[3]}};", index)
+      with writer.loop("n", QUAD_TILES) as n:
+        writer.line(f"late[{i}][{j}][{n}] = pairs[{n}];", index)
     else:
       writer.line("const ptx::U4 eight = quad_turned(pairs, t);")
       spot = Spot(writer, w.pieces, warps, form, {**units, "i": i, "j": j, "e": "0"})
