@@ -9,6 +9,7 @@ as large) share one search (``superopt/shared_searches.py``), within a run and, 
 folder, from run to run (not with ``MIRAGE_ONNX_CACHE=off``).
 """
 
+import itertools
 import pickle
 import sys
 import threading
@@ -18,8 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from itertools import count as count_from
 from math import inf
 from pathlib import Path
 
@@ -152,7 +151,7 @@ def search_all(
   seconds, digests, known = setting.seconds_left, dict[int, str](), dict[int, SearchResult]()
   with suppress(deadline.OverdueError), deadline.until(setting.deadline):
     if kept.folder:
-      weights.hash_ahead([*regions, *chain.from_iterable(own)], available_cores())
+      weights.hash_ahead([*regions, *itertools.chain.from_iterable(own)], available_cores())
     for i, region in enumerate(regions if kept.folder else ()):
       # What is found depends on the weights of the twins too.
       asked = [repr(worths[i])] if worths[i] < inf else []
@@ -268,7 +267,7 @@ def _search_rest(
     for worker in started:
       worker.kill()
 
-  numbers = count_from(0)
+  numbers = itertools.count(0)
 
   def start_worker() -> None:
     if not hasattr(local, "number"):

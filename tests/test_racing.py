@@ -4,15 +4,15 @@ import hashlib
 import time
 from dataclasses import replace
 
-import numpy as np
 import onnx
 import pytest
 from rewritten import chain
+from timed_arms import Timer, costs
 from written_runs import OPTIONS, a_run
 
 from mirage_onnx import racing, writing
 from mirage_onnx.custom_op import race
-from mirage_onnx.custom_op.race import Failed, Raced, Times
+from mirage_onnx.custom_op.race import Failed, Raced
 from mirage_onnx.errors import MirageError
 from mirage_onnx.events import StageStarted
 from mirage_onnx.importer import import_model, load_model
@@ -32,28 +32,6 @@ def three():
   return chain()
 
 
-class Timer:
-  """Stands in for sessions: ``costs`` of kernels by what their nodes yield; the rest takes 100 us."""
-
-  def __init__(self, costs, original_us=130.0, noise=0.0):
-    self.costs, self.original_us, self.noise, self.asked = costs, original_us, noise, []
-
-  def __call__(self, race):
-    self.asked.append(race)
-    us = [self.us(arm) for arm in race.arms]
-    rng = np.random.default_rng(len(self.asked))
-    pairs = [us[a] / us[b] * (1 + self.noise * rng.standard_normal(4)) for a, b in race.pairs]
-    return Times((Raced("", "run", tuple(us), tuple(speedup(p, race.alpha) for p in pairs)),), (1,) * len(us))
-
-  def us(self, arm):
-    model = onnx.load(arm.path)
-    custom = [n for n in model.graph.node if n.op_type.startswith("MuGraph_")]
-    if not custom:
-      return self.original_us
-    own = sum(self.costs[n.output[0]] for n in custom if not set(n.output) & arm.bodies)
-    return 100.0 + own + 10.0 * (3 - sum(not set(n.output) & arm.bodies for n in custom))
-
-
 def written(three, folder, timer, seconds=300.0):
   onnx.save(three.original, folder / "in.onnx")
   loaded = load_model(folder / "in.onnx")
@@ -64,11 +42,6 @@ def written(three, folder, timer, seconds=300.0):
   assert sorted(p.name for p in folder.iterdir()) == ["in.onnx", "out.onnx"]
   assert onnx.load(folder / "out.onnx") == run.model
   return run, gate
-
-
-def costs(three, *us):
-  names = [n.output[0] for n in three.model.graph.node if n.op_type.startswith("MuGraph_")]
-  return dict(zip(names, us, strict=True))
 
 
 def reasons(run):
@@ -243,89 +216,6 @@ def test_a_lock_repeats_what_was_measured_too(three, tmp_path):
   with pytest.raises(MirageError, match="LOCK_DIFFERS"):
     writing.write(run, loaded, OPTIONS, other, **how)
   assert (tmp_path / "out.onnx").read_bytes() == first
-
-
-def test_what_is_faster_is_not_asked_about_for_long(three, tmp_path, monkeypatch):
-  """Leaving out regions of a result that may be written as it is has a share of the time before."""
-  now = [1000.0]
-  monkeypatch.setattr(racing.time, "monotonic", lambda: now[0])
-  timer = Timer(costs(three, 1, 2, 14), noise=0.005)
-
-  def slow(race):
-    now[0] += 30.0
-    return timer(race)
-
-  onnx.save(three.original, tmp_path / "in.onnx")
-  loaded = load_model(tmp_path / "in.onnx")
-  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, 2000.0)
-  monkeypatch.setattr(racing, "BATCH", 1)
-  gate = Gate(str(tmp_path / "in.onnx"), ({},), 2000.0, timer=slow, began=-170.0)
-  writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)
-  # 1200 s were over when it was seen to be faster, 6 % of which are for two of the three regions, as 30 s are
-  # seen to be what each takes; one of them goes, and the rest is asked about again.
-  assert [len(q.arms) for q in timer.asked] == [2, 2, 2, 2]
-
-
-class Remembering(race.Racer):
-  """A ``Racer`` whose races take ``seconds``; remembers what it was asked, and what was left."""
-
-  def __init__(self, timer, now, seconds, before=None):
-    self.timer, self.now, self.seconds = timer, now, seconds
-    self.known = {} if before is None else dict(before.known)
-    self.left = {} if before is None else dict(before.left)
-
-  def __call__(self, question):
-    key = self.key(question)
-    if key not in self.known:
-      self.now[0] += self.seconds
-      self.known[key] = self.timer(question)
-    return self.known[key]
-
-  def key(self, question):
-    return question.pairs, question.alpha, tuple(a.bodies for a in question.arms)
-
-  def knows(self, question):
-    return self.key(question) in self.known
-
-  def leave(self, question, budget_s):
-    self.left[self.key(question)] = budget_s
-
-  def has_left(self, question, budget_s):
-    return self.left.get(self.key(question), 0.0) >= budget_s
-
-
-def test_a_repeat_asks_what_the_run_before_it_had_time_for(three, tmp_path, monkeypatch):
-  """It has all the time that the rest took then, and would ask for more; what is known costs none."""
-  now = [1000.0]
-  monkeypatch.setattr(racing.time, "monotonic", lambda: now[0])
-  monkeypatch.setattr(racing, "BATCH", 1)
-  onnx.save(three.original, tmp_path / "in.onnx")
-  loaded = load_model(tmp_path / "in.onnx")
-
-  def asked(racer, began, end=2000.0):
-    place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, end)
-    gate = Gate(str(tmp_path / "in.onnx"), ({},), end, timer=racer, began=began)
-    gate.begin = gate.close = lambda: None
-    writing.write(a_run(three, loaded), loaded, OPTIONS, place, check=False, gate=gate)
-    return (tmp_path / "out.onnx").read_bytes()
-
-  timer = Timer(costs(three, 1, 2, 3), noise=0.005)
-  first = Remembering(timer, now, 30.0)
-  written = asked(first, began=now[0] - 570.0)
-  # 600 s were over, 6 % of which (36 s) are for one question of 30 s; the second would end too late.
-  assert len(first.known) == 2 and len(first.left) == 1
-  again = Remembering(timer, now, 1.0, first)
-  assert (
-    asked(again, began=now[0], end=now[0] + 1000.0) == written and again.known.keys() == first.known.keys()
-  )
-  larger = Remembering(timer, now, 1.0, first)
-  asked(larger, began=now[0], end=now[0] + 3000.0)
-  assert len(larger.known) == 4, "with a larger budget all are asked"
-  late = Remembering(timer, now, 1.0, first)
-  now[0] += 5000.0
-  assert asked(late, began=now[0] - 900.0, end=now[0] + 5.0) == written, (
-    "what is known is no question of time"
-  )
 
 
 #: us of a prompt before and after, and regions that stay; 16 steps save 16 x 24 us.
