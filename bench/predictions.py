@@ -7,7 +7,8 @@ Measured: the lines of ``bench/results/GPU/whole.jsonl`` (``bench/whole.py``), a
 ``before`` is the sum of the model's nodes; ``after`` has the nodes taken off that nobody needs any more where
 the line's regions are replaced, and what their kernels are predicted to take (as the line has it, and what a
 kernel takes longer in a model). ``after_timed``: the same of models whose kernels were chosen by their times,
-which are those that are better than predicted. ``regions``: of the replaced ones
+which are those that are better than predicted; where a line's places are not found again, what its run
+predicted (``of_the_run``). ``regions``: of the replaced ones
 predicted against measured, where kernels were timed; ``rank`` is Spearman's correlation. An error is
 predicted over measured, less one. Graphs only: their weights are holes. Most speedups are within 10 % of each
 other: ``rank_of_goal`` is what would be left of their order if they were right but for the error that is the
@@ -17,6 +18,7 @@ longer: ``cold_us``, the median over all; ``regions_cold`` has it added, to each
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -33,6 +35,8 @@ sys.path.insert(0, str(ROOT))
 RESULTS = ROOT / "bench" / "results"
 #: The median error of predictions that is asked for, and draws of it.
 GOAL, DRAWS = 0.1, 2000
+#: Of the nodes that a line's run saw go, the part that has to be found again.
+FOUND = 0.97
 #: Bytes of the holes that stand for weights.
 HOLES = 30 << 30
 
@@ -73,9 +77,15 @@ def gone_nodes(row, program):
   known = {c.region.nodes: own for own in places.values() for c in own}
   asked = [(known[part], r["count"]) for r in row["replaced"] for part in parts_of(tuple(r["ops"]), known)]
   chosen, covered = [], set()
-  # Of a region with more places than were replaced those are left that others have.
+  # A custom node is named by the first node of its place; of a region with more places than were replaced
+  # those are left that others have.
+  begin = {re.sub(r"\.\d+$", "", name.split("/", 2)[2]) for name in row.get("launches", ()) if "/" in name}
+
+  def order(c):
+    return c.region.nodes[0] not in begin, len(covered & c.nodes)
+
   for own, count in sorted(asked, key=lambda a: len(a[0]) - a[1]):
-    free = sorted((c for c in own if c not in chosen), key=lambda c: len(covered & c.nodes))
+    free = sorted((c for c in own if c not in chosen), key=order)
     chosen += free[:count]
     covered.update(*(c.nodes for c in free[:count]))
   return disappearing(program, chosen)
@@ -140,7 +150,11 @@ def compared(gpu, rows, graphs, folder):
     line |= {"predicted_us": round(before, 1), "off": off(before, measured)}
     line |= {"unknown": unknown, "floors": floors}
     if row.get("replaced") and all(r["predicted_us"] for r in row["replaced"]):
-      after = after_us(row, nodes, gone_nodes(row, program))
+      gone, told = gone_nodes(row, program), row.get("predicted") or {}
+      after = after_us(row, nodes, gone)
+      if row["target"] == "local" and len(gone) < FOUND * told.get("nodes_gone", 0):
+        # Which places were replaced cannot be told from the line: what the run itself predicted.
+        after, line["of_the_run"] = told["after_us"], True
       line |= {"after_measured_us": row["optimized_us"], "after_predicted_us": round(after, 1)}
       line |= {"after_off": off(after, row["optimized_us"]), "speedup": row["ratio"]}
       line["speedup_predicted"] = round(before / after, 3)

@@ -6,7 +6,7 @@ from mirage_onnx.target import Target
 #: of an A10, whose memory takes four times as long to read as much).
 FLUSH_BYTES, LEAST_FLUSH_BYTES, FLUSHED_L2S = 256 * 2**20, 64 * 2**20, 6
 #: In front of a call of a look (``graph_clock.py``): so many times an L2. On an H100 13 arms took the same to
-#: 0.2 us as behind reads of 256 MB, and all of them together a third of the time (h100/clocks.json).
+#: 0.3 us as behind reads of 256 MB, and all of them together a third of the time (h100/clocks.json).
 LOOK_L2S = 1.28
 
 FLUSH = """
