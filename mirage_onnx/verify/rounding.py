@@ -195,7 +195,7 @@ class RoundingCheck:
     parts = ((region, weights or {}), *others)
     self._cases = cases * len(parts)
     rng = np.random.default_rng([seed, 0x726E64])
-    self._extents = sample_extents(region, DEEP, FLAT, ELEMENTS)
+    self._extents = sample_extents(region, DEEP, FLAT, ELEMENTS, least_flat=DEEP + 1)
     self._inputs = stacked_inputs(parts, self._extents, rng, cases)
     original = region_graph(region)
     named = {i.name: original.named(i, self._inputs[i.name]) for i in region.inputs}

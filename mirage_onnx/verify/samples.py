@@ -4,7 +4,7 @@ Reduced axes keep up to ``DEEP`` elements, so that sums and loops are real ones;
 few. Real weights are sampled with their largest channels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, prod
 
 import numpy as np
@@ -21,6 +21,8 @@ MOST_TILES, MOST_ITERATIONS = 3, 8
 PEAK_ELEMENTS = 1 << 23
 #: 2 GiB in float64.
 MOST_ELEMENTS = 1 << 28
+#: An axis that is not reduced keeps half as many at least, while there are others.
+LEAST_FLAT = 8
 #: Of an axis of so many elements some are drawn; of others all are shuffled.
 MANY = 1 << 24
 
@@ -41,12 +43,13 @@ EDGES = ("edge of the type", "outlier at the edge", "constant rows at the edge")
 
 
 def sample_extents(
-  region: Region, deep: int = DEEP, flat: int = FLAT, elements: int = 1 << 20
+  region: Region, deep: int = DEEP, flat: int = FLAT, elements: int = 1 << 18, least_flat: int = LEAST_FLAT
 ) -> dict[str, int]:
   """Axis -> at most ``deep`` elements where it is reduced, else at most ``flat``.
 
-  The longest axes are halved until no input has more than ``elements``, and no value of any
-  program, which may be over all axes, more than ``MOST_ELEMENTS``.
+  Axes are halved until no input has more than ``elements``, and no value of any program, which may be over
+  all axes, more than ``MOST_ELEMENTS``: while one of the largest input that is not reduced has ``least_flat``
+  the longest of those, whose elements are alike (batch and heads of attention), then the longest of all.
   """
   reduced = {
     a
@@ -55,13 +58,17 @@ def sample_extents(
     for a in node.attr  # type: ignore[union-attr]
   }
   extents = {a: min(n, deep if a in reduced else flat) for a, n in region.extents.items()}
-  while (
-    max(prod(extents[a] for a in i.axes) for i in region.inputs) > elements
-    or prod(extents.values()) > MOST_ELEMENTS
-  ):
-    longest = max(extents, key=lambda a: extents[a])
-    extents[longest] //= 2
-  return extents
+
+  def size(axes: Iterable[str]) -> int:
+    return prod(extents[a] for a in axes)
+
+  while True:
+    large = max((i.axes for i in region.inputs), key=size)
+    if size(large) <= elements and size(extents) <= MOST_ELEMENTS:
+      return extents
+    many = size(large) > elements
+    alike = [a for a in large if many and a not in reduced and extents[a] >= least_flat]
+    extents[max(alike or extents, key=extents.__getitem__)] //= 2
 
 
 def sample_params(kernel: Kernel, given: KernelParams, extents: Mapping[str, int]) -> KernelParams:
