@@ -87,7 +87,7 @@ def test_weight_rows_are_replaced(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ["attention", "qknorm", "llama_layer"])
+@pytest.mark.parametrize("row", ["attention", "llama_layer"])
 def test_what_is_kept_has_a_reason(row):
   case, found = optimized(row)
   rows = found.report["regions"]
