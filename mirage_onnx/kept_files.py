@@ -4,6 +4,7 @@ All of it is found again where it is missing; nothing here is a document.
 """
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def kept_files(cache: Path) -> tuple[Kept, ...]:
   """How much is kept of every kind, also of those of which nothing is."""
   found = []
   for kind, what in KINDS.items():
-    sizes = [p.stat().st_size for p in _files(cache / kind)]
+    sizes = [size for p in _files(cache / kind) if (size := _size(p)) is not None]
     found.append(Kept(kind, what, len(sizes), sum(sizes)))
   return tuple(found)
 
@@ -53,4 +54,14 @@ def remove_kept(cache: Path) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-  return sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+  """Also while others write there: ``rglob`` raises where a folder goes away, ``walk`` passes it over."""
+  every = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
+  return sorted(p for p in every if p.is_file() and not p.is_symlink())
+
+
+def _size(path: Path) -> int | None:
+  """Of a file; None if a run that goes on has removed it since it was seen."""
+  try:
+    return path.stat().st_size
+  except FileNotFoundError:
+    return None

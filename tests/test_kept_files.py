@@ -2,6 +2,7 @@
 
 import os
 
+from mirage_onnx import kept_files as kept_module
 from mirage_onnx.emulator import toolchain
 from mirage_onnx.kept_files import KINDS, kept_files, remove_kept
 from mirage_onnx.superopt.cache_folders import cache_folder
@@ -31,3 +32,16 @@ def test_counts_and_removal(tmp_path):
   remove_kept(tmp_path)
   assert all(k.files == 0 for k in kept_files(tmp_path))
   assert (tmp_path / "mine").exists() and (tmp_path / "others" / "file").exists()
+
+
+def test_what_goes_away_meanwhile_is_not_counted(monkeypatch, tmp_path):
+  """A run that goes on removes what it has compiled in a folder of its own."""
+  (tmp_path / "results").mkdir()
+  (tmp_path / "results" / "one").write_bytes(b"12345")
+  seen = kept_module._files
+
+  def and_one_more(folder):
+    return [*seen(folder), folder / "gone"]
+
+  monkeypatch.setattr(kept_module, "_files", and_one_more)
+  assert {k.kind: (k.files, k.bytes) for k in kept_files(tmp_path)}["results"] == (1, 5)
