@@ -53,7 +53,7 @@ def test_a_layer_in_little_time(name, tokens, is_dynamic, tmp_path):
 @pytest.mark.parametrize(("tokens", "is_dynamic"), [(512, False), (128, True)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_layer(name, tokens, is_dynamic, tmp_path):
-  """Each way and each length once, all four of them above; searches of attention may be cut off by their share."""
+  """Each way and each length once; searches of attention may be cut off by their share."""
   result = optimized(name, tokens, is_dynamic, tmp_path, 150.0)
   custom = check(result, tmp_path / "out.onnx")
   if custom:
