@@ -244,10 +244,9 @@ class ClusterBench:
 
 def _sent(loaded: LoadedModel) -> bytes:
   """A model for nodes: its weights stay in its files."""
-  from mirage_onnx.importer.inline import outside
+  from mirage_onnx.importer.inline import sent
 
-  sent = outside(loaded.proto if loaded.flat else loaded.given or loaded.proto, loaded.path)
-  return pickle.dumps((sent.SerializeToString(), loaded.known))
+  return pickle.dumps((sent(loaded).SerializeToString(), loaded.known))
 
 
 def _facts() -> tuple[tuple[str, Any], str]:

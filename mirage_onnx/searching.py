@@ -29,7 +29,7 @@ from mirage_onnx.cores import available_cores
 from mirage_onnx.events import Emit, Event, WorkEnded, WorkStarted
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.importer.inline import outside
+from mirage_onnx.importer.inline import sent
 from mirage_onnx.ir.region import Region
 from mirage_onnx.search_workers import Crew, SearchWorker
 from mirage_onnx.source_digest import PROOF_SOURCES, source_digest
@@ -228,7 +228,7 @@ def _search_rest(
     end = min(setting.deadline, now + (LEARN_BESIDE if beside else LEARN) * (now - start))
     return lambda: end - time.monotonic()
 
-  sent = outside(loaded.proto if loaded.flat else loaded.given or loaded.proto, loaded.path)
+  given = sent(loaded)
 
   def unless_failed(ask: Ask) -> Ask:
     """What fails at one region is the refusal of that region."""
@@ -242,7 +242,7 @@ def _search_rest(
 
     return asked
 
-  copies = MAX_COPIED_BYTES // max(1, sent.ByteSize())
+  copies = MAX_COPIED_BYTES // max(1, given.ByteSize())
   crew = Crew.of(workers)
   count = min(crew.count, len(regions), copies)
   if not crew.again and (count <= 1 or (len(regions) < MIN_REGIONS and not beside)):
@@ -259,7 +259,7 @@ def _search_rest(
     for i in shared.unlearned:
       shared.learn(i, here, seconds_left())
     return
-  header = (sent.SerializeToString(), loaded.known, setting.target, setting.bound, setting.timed)
+  header = (given.SerializeToString(), loaded.known, setting.target, setting.bound, setting.timed)
   started: list[SearchWorker] = []
   local = threading.local()
 

@@ -10,10 +10,17 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, TensorProto
 
+from mirage_onnx.importer.load import LoadedModel
+
 #: Data of a tensor stays in the model from below this size.
 LEAST_BYTES = 1 << 16
 #: Numbers of the fields on the way to the data.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+
+
+def sent(loaded: LoadedModel) -> ModelProto:
+  """What another process makes the model of, with ``loaded.known``."""
+  return outside(loaded.proto if loaded.flat else loaded.given or loaded.proto, loaded.path)
 
 
 def outside(proto: ModelProto, path: Path | None) -> ModelProto:

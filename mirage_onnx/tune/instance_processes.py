@@ -21,7 +21,7 @@ from mirage_onnx import deadline
 from mirage_onnx.deadline import OverdueError
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.importer.inline import outside
+from mirage_onnx.importer.inline import sent
 from mirage_onnx.ir import KernelParams, Region, UGraph
 from mirage_onnx.superopt.remote_hooks import Parent
 from mirage_onnx.verify.instance_checks import SIDE_BY_SIDE, check_instances
@@ -51,10 +51,9 @@ class InstanceProcesses:
     self._closed = False
 
   def __enter__(self) -> Self:
-    given = self._loaded
-    sent = outside(given.proto if given.flat else given.given or given.proto, given.path)
-    if sent.ByteSize() * max(1, self._idle.qsize()) <= MAX_COPIED_BYTES:
-      self._header = sent.SerializeToString(), given.known
+    given = sent(self._loaded)
+    if given.ByteSize() * max(1, self._idle.qsize()) <= MAX_COPIED_BYTES:
+      self._header = given.SerializeToString(), self._loaded.known
     return self
 
   def __exit__(
