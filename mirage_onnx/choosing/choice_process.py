@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
+from mirage_onnx.choosing.disappearing import Place
 from mirage_onnx.choosing.partition import choose
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.worker_process import WorkerProcess, send, worker_streams
 
 MODULE = "mirage_onnx.choosing.choice_process"
@@ -25,7 +25,7 @@ class RoughChoice(Protocol):
   """Candidates with their prices, and until when (of ``time.monotonic``): which are chosen, by index."""
 
   def __call__(
-    self, candidates: Sequence[RegionCandidate], times_us: Sequence[float], until: float
+    self, candidates: Sequence[Place], times_us: Sequence[float], until: float
   ) -> tuple[int, ...]: ...
 
 
@@ -37,9 +37,7 @@ class RoughHere:
   node_us: Mapping[str, float]
   alone: Mapping[str, tuple[str, float]] | None
 
-  def __call__(
-    self, candidates: Sequence[RegionCandidate], times_us: Sequence[float], until: float
-  ) -> tuple[int, ...]:
+  def __call__(self, candidates: Sequence[Place], times_us: Sequence[float], until: float) -> tuple[int, ...]:
     """As of ``RoughChoice``."""
     return choose(self.program, candidates, times_us, self.node_us, self.alone, until, rough=True)
 
@@ -50,7 +48,7 @@ class RoughApart:
   ``candidates``: all that may be asked about.
   """
 
-  def __init__(self, here: RoughHere, candidates: Sequence[RegionCandidate]) -> None:
+  def __init__(self, here: RoughHere, candidates: Sequence[Place]) -> None:
     self._here, self._candidates = here, candidates
     self._place = {id(c): i for i, c in enumerate(candidates)}
     self._worker: WorkerProcess | None = None
@@ -64,9 +62,7 @@ class RoughApart:
   ) -> None:
     self._end()
 
-  def __call__(
-    self, candidates: Sequence[RegionCandidate], times_us: Sequence[float], until: float
-  ) -> tuple[int, ...]:
+  def __call__(self, candidates: Sequence[Place], times_us: Sequence[float], until: float) -> tuple[int, ...]:
     """As of ``RoughChoice``; of one thread."""
     places = [self._place.get(id(c)) for c in candidates]
     self._begin()
@@ -86,10 +82,7 @@ class RoughApart:
     if self._begun:
       return
     self._begun, self._worker = True, WorkerProcess(MODULE)
-    slim = [
-      (c.nodes, c.outputs, tuple(dict.fromkeys(t.source.name for t in c.region.given)))
-      for c in self._candidates
-    ]
+    slim = [(c.nodes, c.outputs, c.reads) for c in self._candidates]
     with suppress(BrokenPipeError):  # the question is answered here then
       self._worker.send((self._here.program, slim, dict(self._here.node_us), self._here.alone))
 
@@ -101,36 +94,19 @@ class RoughApart:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-  name: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-  source: _Named
-
-
-@dataclass(frozen=True, slots=True)
-class _Region:
-  given: tuple[_Given, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-  """All that a choice knows of a candidate."""
+class _Known:
+  """A ``Place``, without the region."""
 
   nodes: frozenset[str]
   outputs: frozenset[str]
-  region: _Region
+  reads: tuple[str, ...]
 
 
 def _serve() -> None:
   """The process: what there is, then (places, prices, seconds) -> a choice, until stdin ends."""
   requests, answers = worker_streams()
   program, slim, node_us, alone = pickle.load(requests)
-  every = [
-    _Place(nodes, outputs, _Region(tuple(_Given(_Named(n)) for n in given))) for nodes, outputs, given in slim
-  ]
+  every = [_Known(*known) for known in slim]
   here = RoughHere(program, node_us, alone)
   while True:
     try:
@@ -138,8 +114,10 @@ def _serve() -> None:
     except EOFError:
       return
     try:
-      some = cast(list[RegionCandidate], [every[i] for i in places])
-      answer: tuple[str, Any] = "chosen", here(some, times_us, time.monotonic() + seconds)
+      answer: tuple[str, Any] = (
+        "chosen",
+        here([every[i] for i in places], times_us, time.monotonic() + seconds),
+      )
     except Exception as error:  # who asks chooses itself, and meets the same error
       answer = "failed", f"{type(error).__name__}: {error}"
     send(answers, answer)

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from mirage_onnx.choosing.disappearing import Place
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.candidates import RegionCandidate
 
 
 def question(
   program: Program,
-  candidates: Sequence[RegionCandidate],
+  candidates: Sequence[Place],
   times_us: Sequence[float],
   node_us: Mapping[str, float],
   alone: Mapping[str, tuple[str, float]],
@@ -30,7 +30,7 @@ def question(
     [(n.name, n.inputs, n.outputs) for n in program.nodes],
     program.outputs,
     [
-      (sorted(c.nodes), sorted(c.outputs), [t.source.name for t in c.region.given], float(us))
+      (sorted(c.nodes), sorted(c.outputs), list(c.reads), float(us))
       for c, us in zip(candidates, times_us, strict=True)
     ],
     sorted((n, float(us)) for n, us in node_us.items() if n in known),
@@ -41,7 +41,7 @@ def question(
 
 def answered(
   said: Mapping[str, Any] | None,
-  candidates: Sequence[RegionCandidate],
+  candidates: Sequence[Place],
   is_possible: Callable[[Sequence[int]], bool],
 ) -> tuple[int, ...] | None:
   """The choice as ``said``, or None where nobody can have made it: a file can be edited."""

@@ -30,11 +30,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mirage_onnx.choosing.disappearing import disappearing
+from mirage_onnx.choosing.disappearing import Place, disappearing
 from mirage_onnx.choosing.kept_choice import answered, question, solution
 from mirage_onnx.choosing.small_choice import least_cost
 from mirage_onnx.ir.program import Program
-from mirage_onnx.match.candidates import RegionCandidate
 
 #: Cost added per used candidate, so that of two equal choices the one with fewer nodes wins, and
 #: gained by every node that disappears, so that it is left with fewer.
@@ -61,7 +60,7 @@ class Solutions(Protocol):
 
 def choose(
   program: Program,
-  candidates: Sequence[RegionCandidate],
+  candidates: Sequence[Place],
   times_us: Sequence[float],
   node_us: Mapping[str, float],
   alone: Mapping[str, tuple[str, float]] | None = None,
@@ -121,7 +120,7 @@ class _Problem:
   def __init__(
     self,
     program: Program,
-    candidates: Sequence[RegionCandidate],
+    candidates: Sequence[Place],
     times_us: Sequence[float],
     node_us: Mapping[str, float],
     alone: Mapping[str, tuple[str, float]],
@@ -135,7 +134,7 @@ class _Problem:
     self.readers = program.consumers()
     self.by_name = {n.name: n for n in program.nodes}
     self.maker = {o: n.name for n in program.nodes for o in n.outputs if o}
-    self.reads = [tuple({t.source.name: 0 for t in c.region.given}) for c in candidates]
+    self.reads = [c.reads for c in candidates]
     place = {n.name: i for i, n in enumerate(program.nodes)}
     self.place = place
     self.first = [min(place[n] for n in c.nodes) for c in candidates]

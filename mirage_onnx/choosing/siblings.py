@@ -54,7 +54,7 @@ def _needed(program: Program, chosen: Sequence[RegionCandidate]) -> list[set[int
   reads: dict[str | int, Iterable[str]] = {n.name: n.inputs for n in program.nodes}
   makers: dict[str, list[str | int]] = {o: [n.name] for n in program.nodes for o in n.outputs}
   for i, c in enumerate(chosen):
-    reads[i] = {x.source.name for x in c.region.given}
+    reads[i] = c.reads
     for o in c.outputs:
       makers[o].append(i)
   before = {own: {m for x in read for m in makers.get(x, ())} for own, read in reads.items()}

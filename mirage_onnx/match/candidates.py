@@ -29,6 +29,11 @@ class RegionCandidate:
   nodes: frozenset[str]
   outputs: frozenset[str]
 
+  @property
+  def reads(self) -> tuple[str, ...]:
+    """The tensors of the program that its node reads, each once."""
+    return tuple(dict.fromkeys(t.source.name for t in self.region.given))
+
 
 @dataclass(frozen=True, slots=True)
 class Matches:
