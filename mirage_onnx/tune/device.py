@@ -19,7 +19,8 @@ import numpy as np
 
 from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import TOO_OLD, Architecture, architecture_of, of_size
-from mirage_onnx.tune.graph_clock import Replay, flush_sample, ok
+from mirage_onnx.tune.driver_call import ok
+from mirage_onnx.tune.graph_clock import CALLS, Replay, flush_sample
 from mirage_onnx.tune.l2_flush import FLUSH, flush_bytes, look_flush_bytes
 from mirage_onnx.tune.tensor_maps import encoded
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
   from mirage_onnx.codegen.source import KernelSource
   from mirage_onnx.compiler.cubin import Cubin
 
-#: Calls in a row that make one sample.
-CALLS = 8
 #: Flushes in front of what is timed: while they run the host puts the rest on the stream.
 AHEAD = 3
 #: Seconds for which another thread may keep the interpreter while something is timed.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.tune.driver_call import ok
 
 if TYPE_CHECKING:
   from mirage_onnx.tune.device import Gpu
@@ -127,15 +128,3 @@ def sample_graph(gpu: Gpu, flush: Any, arm: Any | None) -> Sample:
   finally:
     ok(d.cuGraphDestroy(graph))
   return Sample(lambda: ok(d.cuGraphLaunch(executable, gpu.stream)), start, end)
-
-
-def ok(result: tuple[Any, ...]) -> Any:
-  """What a call of the driver gives.
-
-  Raises:
-      MirageError: NO_GPU, what it says instead.
-  """
-  code, *values = result
-  if int(code) != 0:
-    raise MirageError("NO_GPU", f"the CUDA driver says {code!r}")
-  return values[0] if len(values) == 1 else tuple(values)
