@@ -1,7 +1,7 @@
 """A candidate's kernels, emitted and compiled."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -9,6 +9,7 @@ from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.compiler.compile import compile_many
 from mirage_onnx.compiler.cubin import Cubin
+from mirage_onnx.delegates import Delegates
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.ir import Candidate, Kernel, KernelParams, Region, UGraph, ugraph_extents
 from mirage_onnx.target import Target
@@ -25,7 +26,7 @@ class Compiled:
 
 #: Who else makes programs of a region, None of what is left to us; the last one is asked.
 Elsewhere = Callable[[Region, Sequence[Candidate], Target], Sequence[Compiled | Rejection | None]]
-_elsewhere = list[Elsewhere]()
+_elsewhere = Delegates[Elsewhere]()
 
 
 def emit_candidate(
@@ -65,14 +66,9 @@ def _emitted(
   return emit_kernel(graph, first, params, extents, target, runtime, [k for k, _ in others])
 
 
-@contextmanager
-def made_elsewhere(by: Elsewhere) -> Iterator[None]:
+def made_elsewhere(by: Elsewhere) -> AbstractContextManager[None]:
   """Inside, ``compile_candidates`` of any thread that may have several workers asks ``by`` first."""
-  _elsewhere.append(by)
-  try:
-    yield
-  finally:
-    _elsewhere.remove(by)
+  return _elsewhere.asked(by)
 
 
 def compile_candidates(

@@ -5,9 +5,9 @@ import importlib.util
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +19,7 @@ from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.compiler.kept_cubins import KeptCubins
 from mirage_onnx.compiler.machine.check import miscompiled
 from mirage_onnx.compiler.machine.pool import short_of_registers
+from mirage_onnx.delegates import Delegates
 from mirage_onnx.errors import MirageError, Rejection, RejectionError
 from mirage_onnx.nvrtc_choice import chosen
 from mirage_onnx.source_digest import HEADER_SOURCES, MACHINE_SOURCES, source_digest
@@ -46,7 +47,7 @@ FMA = False
 _IMPORTING = threading.Lock()
 #: Who else compiles (text, name), None of what is left to us; the last one is asked (``compiled_elsewhere``).
 Elsewhere = Callable[[Sequence[tuple[str, str]], Target], Sequence[Cubin | Rejection | None]]
-_elsewhere = list[Elsewhere]()
+_elsewhere = Delegates[Elsewhere]()
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE)
 
 
@@ -179,14 +180,9 @@ def of_one(text: str, name: str, target: Target) -> Cubin | Rejection:
     return error.rejection
 
 
-@contextmanager
-def compiled_elsewhere(by: Elsewhere) -> Iterator[None]:
+def compiled_elsewhere(by: Elsewhere) -> AbstractContextManager[None]:
   """Inside, ``compile_many`` of any thread asks ``by`` first."""
-  _elsewhere.append(by)
-  try:
-    yield
-  finally:
-    _elsewhere.remove(by)
+  return _elsewhere.asked(by)
 
 
 def compile_many(sources: Sequence[KernelSource], target: Target, workers: int) -> list[Cubin | Rejection]:

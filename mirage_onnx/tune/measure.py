@@ -12,8 +12,8 @@ A time is T(flush + arm) - T(flush) with a flush of two clean reads of many time
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import cached_property
 from math import prod
 from typing import Protocol, Self
@@ -22,6 +22,7 @@ import numpy as np
 
 from mirage_onnx.compiler.candidates import Compiled
 from mirage_onnx.deadline import OverdueError
+from mirage_onnx.delegates import Delegates
 from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.ir import Region, RegionTensor, dim_permutation, ugraph_extents
@@ -58,7 +59,7 @@ class RegionBench(Bench, AbstractContextManager["RegionBench"], Protocol):
 
 #: Who else times a region, given the bench here; None of what is left to that (``timed_elsewhere``).
 Elsewhere = Callable[[LoadedModel, Region, Target, Callable[[], RegionBench]], RegionBench | None]
-_elsewhere = list[Elsewhere]()
+_elsewhere = Delegates[Elsewhere]()
 
 #: Bytes of results that are read before they are compared.
 MOST_READ = 1 << 28
@@ -115,14 +116,9 @@ def complaints_of(
     return kept_bench(bench, loaded, region, bench.ready, weights, bench.alone).complaints(compiled)
 
 
-@contextmanager
-def timed_elsewhere(by: Elsewhere) -> Iterator[None]:
+def timed_elsewhere(by: Elsewhere) -> AbstractContextManager[None]:
   """Inside, ``by`` is asked for the bench of a region first, by any thread."""
-  _elsewhere.append(by)
-  try:
-    yield
-  finally:
-    _elsewhere.remove(by)
+  return _elsewhere.asked(by)
 
 
 def _bench_of(
