@@ -40,6 +40,8 @@ SAME = ("tune", "verify", "importer", "match", "ir", "compiler", *PLUMBING)
 MEASURE = "mirage_onnx.tune.measure"
 #: Seconds for nodes to say what they are; who asks often how long it may wait waits so long at a time.
 READY_S, POLL_S = 30.0, 0.25
+#: The number of the GPU here.
+HERE = -1
 
 
 @contextmanager
@@ -76,10 +78,9 @@ class ClusterTimer:
     with self._lock:
       if self._ray is None:
         self._join()
-      at = self._least_busy()
-      if at is None:
-        self._busy[-1] += 1
-        return _Counted(here(), lambda: self._left(-1))
+      at = self._least_busy(HERE)
+      if at is None or at == HERE:
+        return _Counted(here(), lambda: self._left(HERE))
       model = self._models.get(id(loaded))
       if model is None:
         model = self._models[id(loaded)] = loaded, self._ray.put(_sent(loaded))
@@ -104,13 +105,12 @@ class ClusterTimer:
       else:
         ray.kill(a)
 
-  def _least_busy(self) -> int | None:
-    """The number of a GPU with the fewest regions, which has one more now; None: it is the one here."""
+  def _least_busy(self, *others: int) -> int | None:
+    """The number of a node's GPU, or of ``others``, with the fewest regions, which has one more now."""
     there = [n for n, gpu in enumerate(self._gpus) if gpu is not None]
-    at = min([-1, *there], key=lambda n: (self._busy[n], n < 0))
-    if at < 0:
-      return None
-    self._busy[at] += 1
+    at = min([*others, *there], key=lambda n: (self._busy[n], n < 0), default=None)
+    if at is not None:
+      self._busy[at] += 1
     return at
 
   def _left(self, at: int) -> None:
@@ -122,11 +122,7 @@ class ClusterTimer:
     with self._lock:
       self._gpus[lost] = None
       self._busy[lost] -= 1
-      there = [n for n, gpu in enumerate(self._gpus) if gpu is not None]
-      at = min(there, key=lambda n: self._busy[n], default=None)
-      if at is not None:
-        self._busy[at] += 1
-      return at
+      return self._least_busy()
 
   def ask(self, at: int, method: str, *given: Any) -> Any:
     """What the actor of a GPU answers.
