@@ -207,8 +207,9 @@ class _Emitter:
     if turns:
       return turns.loops
     if names.late:
-      some = str(names.late.first_steps)
-      return ((names.first, some, False), (some, "steps", False))
+      some = names.late.first_steps
+      between = (names.first, str(some), False)
+      return (between, (str(some), "steps", False)) if some < names.late.steps else (between,)
     if isinstance(self.threads.feed, Feed) and names.first == "0":
       return (("0", "1", False), ("1", "steps", False))
     return ((names.first, "steps", False),)

@@ -93,11 +93,9 @@ class LateStores:
       n = f"({total(times('step', self.each), str(q))})"
       with w.writer.scope(partial, f"if ({n} < {4 * self._count})"):
         self._compute(w, f"late[{n} / {4 * self.columns}][{n} / 4 % {self.columns}][{n} % 4]", str(q))
-        if self.each % 4:
-          with w.writer.block(f"if ({n} % 4 == 3)"):
-            self._store(w, f"{n} / 4")
-        elif q % 4 == 3:
-          with w.writer.block():
+        last = {(step * self.each + q) % 4 == 3 for step in range(self.first_steps)}
+        if True in last:  # in some step; where it is not in all of them, a step asks
+          with w.writer.block(f"if ({n} % 4 == 3)" if False in last else ""):
             self._store(w, f"{n} / 4")
 
   def store(self, w: ValueWriter) -> None:
