@@ -46,8 +46,9 @@ def test_what_only_its_neighbour_computed_is_left_alone(net):
   y = net.Add(net.MatMul(net.input(8, 64), net.weight(64, 64)), net.weight(64))
   program = import_model(load_model(net.model(net.Exp(y), y)))
   product, bias, _ = (n.name for n in program.nodes)
+  region = SimpleNamespace(given=(), nodes=(product,))
   gone = SimpleNamespace(
-    region=SimpleNamespace(given=(), nodes=(product,)), nodes={product}, outputs={program.nodes[0].outputs[0]}
+    region=region, nodes={product}, outputs={program.nodes[0].outputs[0]}, reads=program.nodes[0].inputs
   )
   node_us = {product: 2.0, bias: 0.0}
   found = model_times(
