@@ -63,6 +63,7 @@ lint: $(DEPS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/support/stand_ins.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/write_error_docs.py --check
 

@@ -1,8 +1,8 @@
 """Refusals after a search, from predicted times."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
+import stand_ins
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
@@ -10,15 +10,14 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.expected_time import CLUSTERED_OFF, TILED_OFF, doubt
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
+from mirage_onnx.superopt.result import SearchResult, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
 from mirage_onnx.target import H200
 from mirage_onnx.tune.predict import as_expected, expected_us, refuse_result
 
 
 def result(*predicted, refused=()):
-  candidates = [SimpleNamespace(candidate=SimpleNamespace(predicted_us=p)) for p in predicted]
-  return SearchResult(candidates, SearchReport(0.0, 0, 0, 0, Stop.EXHAUSTED, (), refused))
+  return stand_ins.found(*predicted, refused=refused)
 
 
 def test_the_best_candidate_must_win_by_the_margin():
@@ -56,9 +55,8 @@ def test_tiled_programs_are_expected_to_take_longer():
   (region, tiled), (other, rows) = found
   assert expected_us(other, rows, H200) == 20.0
   time_us = expected_us(region, tiled, H200)
-  report = SearchReport(0.0, 0, 0, 2, Stop.EXHAUSTED, (), ())
-  proof = SimpleNamespace(draws=3, bound=0.0)
-  both = SearchResult((Verified(tiled, proof), Verified(rows, proof)), report)
+  proof = stand_ins.verified(0.0).proof
+  both = SearchResult((Verified(tiled, proof), Verified(rows, proof)), stand_ins.report())
   ordered = as_expected(region, both, H200).candidates
   assert time_us > 20 and [v.candidate.predicted_us for v in ordered] == [20.0, time_us]
 
