@@ -8,7 +8,7 @@ from mirage_onnx.ir.text import print_tensor
 from mirage_onnx.lower.sizes import count
 
 #: Raised with every change of the generated text or of the device headers: part of cache keys.
-GENERATOR_VERSION = 14
+GENERATOR_VERSION = 15
 
 HEADERS = ("ptx.cuh", "vector.cuh", "fragment.cuh", "numeric.cuh")
 #: Of kernels with packed weights.
