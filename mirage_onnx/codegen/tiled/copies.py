@@ -23,7 +23,6 @@ from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import SharedTile, in_chunks
 from mirage_onnx.lower.sizes import count, is_runtime
 
-
 #: Chunks of a thread that it copies without asking whether each is one: the compiler does not know which
 #: thread it is, and 32 copies became 500 instructions.
 MOST_AT_ONCE = 8

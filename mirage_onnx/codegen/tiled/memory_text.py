@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from mirage_onnx.codegen.grid_text import block_index, replicas
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText, tag
-from mirage_onnx.codegen.tiled.copies import copying, copy_load
+from mirage_onnx.codegen.tiled.copies import copy_load, copying
 from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import Spot, owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
