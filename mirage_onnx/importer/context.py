@@ -77,6 +77,12 @@ class Context:
     name = self.node.input[position]
     return self._constants.scalars.get(name) or self._tensors[name]
 
+  def as_stored(self, position: int) -> Value:
+    """``operand`` of what is compared: a constant is the number in the file, whatever it may stand for."""
+    name = self.node.input[position]
+    number = self._constants.exact.get(name)
+    return self._tensors[name] if number is None else Constant(number, source=name)
+
   def types(self, position: int) -> list[DType | None]:
     """The type of an operand; where it is a result of casts, that of what was cast, and so on."""
     chain = [self.node.input[position]]

@@ -16,9 +16,9 @@ CHAINS = {"Max": "max", "Min": "min", "Sum": "add"}
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def operands(c: Context) -> list[Value]:
-  """All operands; where every one is a constant the first stays a tensor."""
-  values = [c.operand(i) for i in range(len(c.node.input))]
+def operands(c: Context, read: Callable[[int], Value] | None = None) -> list[Value]:
+  """All operands, as ``read`` has them; where every one is a constant the first stays a tensor."""
+  values = [(read or c.operand)(i) for i in range(len(c.node.input))]
   return values if any(isinstance(v, Tensor) for v in values) else [c.tensor(0), *values[1:]]
 
 
@@ -58,9 +58,11 @@ def clip(c: Context) -> None:
   """
   x = c.tensor(0)
   if c.opset < 11:
-    for name, op in (("min", "max"), ("max", "min")):
-      if abs(c.attribute(name, math.inf)) < _LARGEST:  # the defaults are the ends of fp32
-        x = c.elementwise(op, x, const(c.fraction(name, 0.0)))
+    # The defaults are the ends of fp32; the other end as a bound is one.
+    for name, op, none in (("min", "max", -_LARGEST), ("max", "min", _LARGEST)):
+      bound = c.attribute(name, none)
+      if math.isnan(bound) or (bound > none if none < 0 else bound < none):
+        x = c.elementwise(op, x, const(c.fraction(name, none)))
     c.finish(x)
     return
   for position, op, what in ((1, "max", "the lower bound"), (2, "min", "the upper bound")):

@@ -17,7 +17,7 @@ def _function(op: str, *order: int) -> Callable[[Context], None]:
   """``op`` of the operands in this order."""
 
   def lower(c: Context) -> None:
-    values = operands(c)
+    values = operands(c, c.as_stored)
     c.finish(c.elementwise(op, *(values[i] for i in order), dtype=DType.BOOL))
 
   return lower
