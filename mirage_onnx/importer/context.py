@@ -135,6 +135,13 @@ class Context:
     value = default if a is None else helper.get_attribute_value(a)
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
+  def switch(self, name: str) -> bool:
+    """An attribute that is 0, or 1: what others mean, ONNX Runtime's operators do not agree on."""
+    value = self.attribute(name, 0)
+    if value not in (0, 1):
+      raise self.reject(f"{name} is {value!r}, neither 0 nor 1")
+    return bool(value)
+
   def fraction(self, name: str, default: float) -> Fraction:
     """A float attribute exactly, its default as the 32-bit float that the schema means."""
     value = self.attribute(name, float(np.float32(default)))
