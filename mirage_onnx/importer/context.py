@@ -78,7 +78,7 @@ class Context:
     return self._constants.scalars.get(name) or self._tensors[name]
 
   def as_stored(self, position: int) -> Value:
-    """``operand`` of what is compared: a constant is the number in the file, whatever it may stand for."""
+    """``operand`` of what is no factor: a constant is the number in the file, whatever it may stand for."""
     name = self.node.input[position]
     number = self._constants.exact.get(name)
     return self._tensors[name] if number is None else Constant(number, source=name)

@@ -11,6 +11,8 @@ from mirage_onnx.ir.program import Constant, Tensor
 
 #: ONNX operator -> function of ``ir.functions``.
 FUNCTIONS = {f.onnx: op for op, f in ELEMENTWISE.items() if f.onnx}
+#: Functions of factors.
+FACTORS = frozenset({"mul", "div"})
 #: Variadic ONNX operator -> function that chains its operands.
 CHAINS = {"Max": "max", "Min": "min", "Sum": "add"}
 _LARGEST = float(np.finfo(np.float32).max)
@@ -23,8 +25,10 @@ def operands(c: Context, read: Callable[[int], Value] | None = None) -> list[Val
 
 
 def function(op: str) -> Callable[[Context], None]:
+  """A number that may stand for another one is a factor: what is added or compared is what the file has."""
+
   def lower(c: Context) -> None:
-    c.finish(c.elementwise(op, *operands(c)))
+    c.finish(c.elementwise(op, *operands(c, None if op in FACTORS else c.as_stored)))
 
   return lower
 
@@ -34,7 +38,7 @@ def chain(op: str) -> Callable[[Context], None]:
 
   def lower(c: Context) -> None:
     # A function of two constants has no step: begin with a tensor.
-    values = sorted(operands(c), key=lambda v: isinstance(v, Constant))
+    values = sorted(operands(c, c.as_stored), key=lambda v: isinstance(v, Constant))
     total = values[0]
     assert isinstance(total, Tensor)
     for v in values[1:]:
@@ -71,7 +75,7 @@ def clip(c: Context) -> None:
         c.number(position, what)
       elif c.tensor(position).shape != ():
         raise c.reject(f"{what} {c.tensor(position).name!r} is no scalar")
-      x = c.elementwise(op, x, c.operand(position))
+      x = c.elementwise(op, x, c.as_stored(position))
   c.finish(x)
 
 

@@ -74,7 +74,7 @@ def _is_inf(c: Context) -> None:
 
 
 def _where(c: Context) -> None:
-  values = (c.tensor(0), c.operand(1), c.operand(2))
+  values = (c.tensor(0), c.as_stored(1), c.as_stored(2))
   c.finish(c.elementwise("select", *values, dtype=c.output().dtype))
 
 
