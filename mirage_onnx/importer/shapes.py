@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import (
@@ -18,6 +19,7 @@ from onnx import (
 )
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.declared_names import typed, with_names, without_names
 from mirage_onnx.importer.external import MAX_ELEMENTS, MAX_RANK
 from mirage_onnx.importer.graph import label, nodes_of, subgraphs
@@ -41,6 +43,8 @@ SMALL = 1024
 LONG_VECTOR = 1 << 18
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
+#: Ends of slices that say "to the end".
+_NO_END = frozenset({(1 << 31) - 1, (1 << 63) - 1})
 #: Operators whose inference may end the process (onnx 1.23): where an input's type is not known, or
 #: where an attribute counts fewer than no dimensions.
 _CRASHING = frozenset({"EyeLike", "RegexFullMatch", "GatherND"})
@@ -53,6 +57,15 @@ def domain_of(node: NodeProto) -> str:
 
 def has_schema(node: NodeProto, opset: int) -> bool:
   return domain_of(node) == "" and defs.has(node.op_type, opset, "")
+
+
+def ends_otherwise(end: Any, step: Any) -> bool:
+  """Whether a slice is another one to ONNX Runtime than to ONNX: backwards to the largest number there is.
+
+  To ONNX that is the last element, to ONNX Runtime "to the end", which is the first one.
+  """
+  whole = isinstance(step, (int, np.integer)) and isinstance(end, (int, np.integer))
+  return whole and step < 0 and int(end) in _NO_END
 
 
 def _ends_process(node: NodeProto) -> bool:
@@ -195,6 +208,8 @@ def _weight_free(
       _add_value(light, t.name, t, read)
   local = {(f.domain, f.name) for f in model.functions}
   stored = {t.name: t for t in source.initializer}
+  stepping = any(n.op_type == "Slice" and len(n.input) > 4 for n in source.node)
+  constants = {**stored, **constant_nodes(source.node), **folded} if stepping else {}
   for i in order:
     node = source.node[i]
     value = next((a.t for a in node.attribute if a.name == "value"), None)
@@ -206,6 +221,7 @@ def _weight_free(
       graph.node.extend(nodes)
     else:
       checked = has_schema(node, opset) or (node.domain, node.op_type) in local
+      checked = checked and not _slices_otherwise(node, constants, read)
       copy = graph.node.add()
       if checked:
         copy.CopyFrom(node)
@@ -222,6 +238,18 @@ def _weight_free(
       if dim.dim_value < 0:  # as some exporters say that they do not know; onnx counts back with it
         dim.Clear()
   return light
+
+
+def _slices_otherwise(
+  node: NodeProto, constants: Mapping[str, TensorProto], read: Callable[[TensorProto], np.ndarray]
+) -> bool:
+  """Whether a slice ``ends_otherwise``, as far as its ends and steps are known."""
+  if node.op_type != "Slice" or len(node.input) < 5:
+    return False
+  ends, steps = (constants.get(node.input[i]) for i in (2, 4))
+  if ends is None or steps is None or max(math.prod(ends.dims), math.prod(steps.dims)) > SMALL:
+    return False
+  return any(map(ends_otherwise, read(ends).reshape(-1), read(steps).reshape(-1)))
 
 
 def _add_value(

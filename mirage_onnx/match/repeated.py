@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mirage_onnx.ir import Constant, Operand, Program, Region, RegionTensor, Step, Tensor
+from mirage_onnx.ir.program import is_places
 from mirage_onnx.ir.term import walk
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.sinking import viewed
@@ -147,7 +148,8 @@ class RegionMaker:
     program = self._program
     tensor, constant = program.tensors.get(name), program.constants.get(name)
     shown = (tensor.dtype, tensor.shape) if tensor else None
-    return shown, name in program.weights, constant and _value(constant), program.bands.get(name)
+    known = constant and _value(constant), program.bands.get(name), is_places(name)
+    return shown, name in program.weights, *known
 
   def _copy(self, made: _Made, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> Region:
     """The region of a form with these names instead of the first ones."""

@@ -195,3 +195,21 @@ def test_values_that_say_no_type_have_the_one_that_is_inferred(inner, elements):
   found = load_model(other)
   assert sum(len(g.value_info) for g in _graphs(other.graph)) > 2
   assert found.tensors == plain.tensors and None not in {t.dtype for t in found.tensors.values()}
+
+
+@pytest.mark.parametrize("end", [(1 << 31) - 1, (1 << 63) - 1])
+def test_slices_that_readers_understand_in_two_ways(bench, end):
+  """Backwards "to the end" from the first element: nothing to ONNX, one element to ONNX Runtime."""
+  parts = {"start": [0], "end": [end], "axis": [1], "step": [-1]}
+  again = ["s", "start", "end", "start", "step"]
+  nodes = [
+    helper.make_node("Slice", ["x", *parts], ["y"]),
+    helper.make_node("Shape", ["x"], ["s"]),
+    helper.make_node("Slice", again, ["first"]),
+  ]
+  weights = {n: np.array(v, np.int64) for n, v in parts.items()}
+  model = bench.model(nodes, {"x": (np.float32, [2, 3])}, ["y", "first"], weights)
+  theirs = bench.run(model, {"x": np.zeros((2, 3), np.float32)})
+  assert theirs["y"].shape == (2, 1) and theirs["first"].tolist() == [2]
+  loaded = load_model(model)
+  assert loaded.tensors["y"].shape is None and "first" not in loaded.folded
