@@ -1,6 +1,6 @@
 """What people get wrong, through the command line, from a folder of their own.
 
-One line with the right code, the right exit code, no traceback, and nothing new in the folder.
+One line with the right code, the right exit code, no traceback, and nothing new in the folder, or gone from it.
 """
 
 import os
@@ -41,6 +41,8 @@ CASES = (
   ("optimize zip.onnx", "is not a protobuf message", "NOT_ONNX"),
   ("optimize lost.onnx", "", "EXTERNAL_DATA_MISSING"),
   ("optimize m.onnx -o folder", "folder is a folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o .", ". is a folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o /", "/ is a folder", "OUTPUT_UNWRITABLE"),
   ("optimize m.onnx -o -", "a model is not written to stdout", OPTION),
   ("explain m.onnx n0 --svg none/x.svg", "none is no folder that can be written to", "OUTPUT_UNWRITABLE"),
   ("explain m.onnx n0 --dot folder", "it is a folder", "OUTPUT_UNWRITABLE"),
@@ -108,10 +110,22 @@ CASES = (
   ("optimize m.onnx --report none/r.html", "no folder", "OUTPUT_UNWRITABLE"),
   ("optimize m.onnx --report m.onnx", "is a model of this run", OPTION),
   ("optimize m.onnx --trace folder", "folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx --trace m.onnx", "is a model of this run", OPTION),
+  ("optimize m.onnx --events ./m.onnx", "is a model of this run", OPTION),
+  ("optimize m.onnx --events o.onnx -o o.onnx", "is a model of this run", OPTION),
+  ("optimize m.onnx --events m.mirage.onnx.lock", "is a model of this run", OPTION),
+  ("optimize m.onnx --events x --trace x", "asked for twice", OPTION),
+  ("optimize external.onnx --events external.data", "no text", "OUTPUT_UNWRITABLE"),
+  ("optimize external.onnx --report external.data", "no text", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx --trace hard.onnx", "no text", "OUTPUT_UNWRITABLE"),
+  ("explain external.onnx n0 --svg external.data", "no text", "OUTPUT_UNWRITABLE"),
+  ("explain m.onnx n0 --svg x --cuda x", "asked for twice", OPTION),
   ("report no.onnx", "does not exist", "FILE_MISSING"),
   ("report text.onnx", "", "NOT_ONNX"),
   ("report m.onnx", "holds no record", "REPORT_MISSING"),
-  ("report m.onnx -o m.onnx", "is the model", OPTION),
+  ("report m.onnx -o m.onnx", "is a model of this run", OPTION),
+  ("report m.onnx --node-data m.onnx", "is a model of this run", OPTION),
+  ("report m.onnx -o other.onnx", "no text", "OUTPUT_UNWRITABLE"),
   ("tune", "Missing argument", OPTION),
   ("tune no.onnx", "does not exist", "FILE_MISSING"),
   ("tune folder", "is a folder, not a file", "FILE_UNREADABLE"),
@@ -125,6 +139,7 @@ CASES = (
   ("reduce m.onnx -- nobody-has-this {}", "cannot be run", OPTION),
   ("reduce m.onnx -- true {}", "ends with exit code 0", "NOT_FAILING"),
   ("reduce m.onnx --match words -- false {}", "does not print 'words'", "NOT_FAILING"),
+  ("reduce m.onnx --budget 0s -- false {}", "more than 0", OPTION),
   ("reduce m.onnx -o m.onnx -- false {}", "is the input", "OUTPUT_IS_INPUT"),
   ("reduce m.onnx -o none/o.onnx -- false {}", "no folder", "OUTPUT_UNWRITABLE"),
   ("reduce no.onnx -- false {}", "does not exist", "FILE_MISSING"),
@@ -146,6 +161,7 @@ def folder(tmp_path_factory):
   for name in ("external", "lost"):
     onnx.save(onnx.load(made / "m.onnx"), made / f"{name}.onnx", location=f"{name}.data", **more)
   (made / "lost.data").unlink()
+  (made / "hard.onnx").hardlink_to(made / "m.onnx")
   other = Net()
   onnx.save(other.model(other.Relu(other.input(3, 5))), made / "other.onnx")
   (made / "folder").mkdir()
@@ -163,7 +179,7 @@ def folder(tmp_path_factory):
 
 
 def contents(folder):
-  return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+  return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*")}
 
 
 @pytest.mark.parametrize(("arguments", "words", "code"), CASES, ids=[c[0] for c in CASES])
@@ -174,7 +190,7 @@ def test_one_line(folder, monkeypatch, capfd, arguments, words, code):
   out, err = capfd.readouterr()
   *stages, line = err.splitlines()
   assert line.startswith(f"error: {code}: ") and words in line and out == ""
-  assert all(s.split()[0] in ("importer", "match") for s in stages)  # what was done before it was known
+  assert all(s.split()[0] in ("importer", "match", "verify:") for s in stages)  # done before it was known
   assert contents(folder) == before
 
 
