@@ -3,6 +3,8 @@
 One line with the right code, the right exit code, no traceback, and nothing new in the folder, or gone from it.
 """
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -35,6 +37,9 @@ CASES = (
   (f"optimize m.onnx -o {'d' * 5000}/x.onnx", "there is no folder", "OUTPUT_UNWRITABLE"),
   (f"optimize m.onnx --report {LONG}", "is too long", "OUTPUT_UNWRITABLE"),
   (f"explain m.onnx n0 --svg {LONG}", "is too long", "OUTPUT_UNWRITABLE"),
+  ("optimize \udcff.onnx", "rename it", "FILE_UNREADABLE"),
+  ("verify m.onnx \udcff.onnx", "rename it", "FILE_UNREADABLE"),
+  ("optimize m.onnx -o \udcff.out", "is not UTF-8", "OUTPUT_UNWRITABLE"),
   ("optimize empty.onnx", "is empty", "NOT_ONNX"),
   ("optimize text.onnx", "is not a protobuf message", "NOT_ONNX"),
   ("optimize cut.onnx", "or is cut off", "NOT_ONNX"),
@@ -161,6 +166,7 @@ def folder(tmp_path_factory):
   for name in ("external", "lost"):
     onnx.save(onnx.load(made / "m.onnx"), made / f"{name}.onnx", location=f"{name}.data", **more)
   (made / "lost.data").unlink()
+  (made / "\udcff.onnx").hardlink_to(made / "m.onnx")  # a byte that is no UTF-8
   (made / "hard.onnx").hardlink_to(made / "m.onnx")
   other = Net()
   onnx.save(other.model(other.Relu(other.input(3, 5))), made / "other.onnx")
@@ -182,7 +188,7 @@ def contents(folder):
   return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(("arguments", "words", "code"), CASES, ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(("arguments", "words", "code"), CASES, ids=[c[0].replace("\udcff", "ff") for c in CASES])
 def test_one_line(folder, monkeypatch, capfd, arguments, words, code):
   monkeypatch.chdir(folder)
   before = contents(folder)
@@ -227,6 +233,15 @@ def test_closed_streams(folder, closed):
   command = f"'{sys.executable}' -m mirage_onnx inspect m.onnx {closed}"
   done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
   assert done.returncode == Exit.DONE and "error" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["tables", "json"])
+def test_a_terminal_without_utf8(folder, monkeypatch, more):
+  stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+  monkeypatch.setattr(sys, "stdout", stdout)
+  assert cli.main(["inspect", str(folder / "m.onnx"), *more]) == Exit.DONE
+  text = stdout.buffer.getvalue().decode("ascii")
+  assert json.loads(text)["schema"] == 1 if more else "\\xb5s predicted" in text
 
 
 def test_events_that_nobody_can_write(folder, monkeypatch, capsys):
