@@ -239,7 +239,7 @@ def optimize(
     console.print(summary(told), highlight=False)
     if report:
       console.print(f"wrote {report}", highlight=False, markup=False)
-    if interrupt.asked and kept:
+    if interrupt.asked and kept and kept.exists():
       console.print(f"next: the same command goes on from {kept}", highlight=False, markup=False)
   if as_json:
     print_json(result.report)
