@@ -5,7 +5,7 @@ New weights and the bundle stay initializers of the main graph, which subgraphs 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx
@@ -33,7 +33,7 @@ def all_names(model: onnx.ModelProto) -> set[str]:
 
 
 def closed_again(
-  rewritten: onnx.ModelProto, nested: onnx.ModelProto, flat: Flat, made: Sequence[str]
+  rewritten: onnx.ModelProto, nested: onnx.ModelProto, flat: Flat, made: Iterable[str]
 ) -> onnx.ModelProto:
   """``rewritten`` with subgraphs in place of sections. It was made of ``flat``, which was made of ``nested``.
 
