@@ -203,7 +203,7 @@ def _searched(
           good += not is_early
     except StateLimitError:
       stop = Stop.STATE_LIMIT
-    for plan in islice(certain_plans(plans, known, run, taken.values()), CERTAIN):
+    for plan in islice(certain_plans(plans, known, taken.values()), CERTAIN):
       poll()
       graph = plans.ugraph(plan)
       text = print_ugraph(graph)
