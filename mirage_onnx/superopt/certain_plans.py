@@ -2,9 +2,10 @@
 
 The walk over the plans (``plans.py``) puts kernels in order by their costs. Of streaming and row kernels
 these are what they take: 1.1 to 1.2 times as long, measured. Those of tiled kernels are rooflines
-(``cost/tiled.py``), near to the floors of what is not built yet, so that few kernels are built: with these a
-program takes 1.9 to 2.05 times as long (medians of 947 candidates, bench/results/*/golden_candidates.json). So
-one of the former, whose kernels a walk has built on its way, may be faster than all before it. It is proven, too.
+(``cost/tiled.py``), near to the floors of what is not built yet, so that few kernels are built: with these
+a program takes 1.9 to 2.05 times as long (medians of 947 candidates, bench/results/*/golden_candidates.json).
+So one of the former, whose kernels a walk has built on its way, may be faster than all before it. It is
+proven, too.
 """
 
 import heapq
