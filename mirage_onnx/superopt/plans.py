@@ -89,7 +89,8 @@ class Plans:
     self.units, self.run, self.counts, self._offer = units, run, counts, offer
     # One kernel does not compute outputs over different axes, parts of a concatenation.
     kinds = {units.graph.axes(c) for c in units.outputs}
-    self._most = units.bound.kernels + len(kinds) - 1
+    #: Kernels of a plan.
+    self.most = units.bound.kernels + len(kinds) - 1
     self._ran, self.found = 0, False
     self.blame = Blame(units.original, units.exponentials)
 
@@ -147,11 +148,11 @@ class Plans:
     return self.units.jobs(node.group, self._depth(node))
 
   def _open_groups(self, node: _Open, walk: _Walk) -> None:
-    if len(node.plan.kernels) == self._most:
+    if len(node.plan.kernels) == self.most:
       self.counts.prune("more kernels than the bound")
       return
     floor_us, slack = self.units.floors.rest_us, self.units.bound.slack
-    for group in self._groups(node.missing):
+    for group in self.groups(node.missing):
       rest = node.missing - set(group)
       least = floor_us(frozenset(group)) + floor_us(rest)
       walk.push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
@@ -163,7 +164,7 @@ class Plans:
       return
     depth = self._depth(node)
     outline = self.units.outline(node.group, depth)
-    is_last = len(node.plan.kernels) + 1 >= self._most
+    is_last = len(node.plan.kernels) + 1 >= self.most
     # What reads nothing has the least floor.
     if depth is not None and outline.beyond_us < inf and not is_last:
       deeper = replace(node, depth=depth + 1)
@@ -206,7 +207,7 @@ class Plans:
     self.counts.prune("more sets of values to read than the bound")
     return True
 
-  def _groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
+  def groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
     """The sets of missing values that one kernel may compute, with the deepest among them.
 
     Parts of one axis come from one kernel: their number is a number of its grid.
