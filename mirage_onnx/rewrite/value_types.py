@@ -30,7 +30,9 @@ def types_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, onnx.Typ
   return {name: known[name] for name in wanted}
 
 
-def forget_contradicted(graph: onnx.GraphProto, names: Collection[str], tensors: Mapping[str, Tensor]) -> None:
+def forget_contradicted(
+  graph: onnx.GraphProto, names: Collection[str], tensors: Mapping[str, Tensor]
+) -> None:
   """Of the values ``names``, declare no size that is none of theirs.
 
   ONNX Runtime takes such a size, of an output that was exported at another batch, as not said. Of a custom
