@@ -43,6 +43,8 @@ SMALL = 1024
 LONG_VECTOR = 1 << 18
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
+#: First opset whose Squeeze and Unsqueeze count axes from the end, too.
+_AXES_BELOW_0 = 11
 #: Ends of slices that say "to the end".
 _NO_END = frozenset({(1 << 31) - 1, (1 << 63) - 1})
 #: Operators whose inference may end the process (onnx 1.23): where an input's type is not known, or
@@ -221,7 +223,7 @@ def _weight_free(
       graph.node.extend(nodes)
     else:
       checked = has_schema(node, opset) or (node.domain, node.op_type) in local
-      checked = checked and not _slices_otherwise(node, constants, read)
+      checked = checked and not (_counts_back(node, opset) or _slices_otherwise(node, constants, read))
       copy = graph.node.add()
       if checked:
         copy.CopyFrom(node)
@@ -238,6 +240,12 @@ def _weight_free(
       if dim.dim_value < 0:  # as some exporters say that they do not know; onnx counts back with it
         dim.Clear()
   return light
+
+
+def _counts_back(node: NodeProto, opset: int) -> bool:
+  """Whether axes are below 0 in an opset that has none: ONNX Runtime takes them, onnx leaves them out."""
+  moves = node.op_type in ("Squeeze", "Unsqueeze") and opset < _AXES_BELOW_0
+  return moves and any(i < 0 for a in node.attribute if a.name == "axes" for i in a.ints)
 
 
 def _slices_otherwise(

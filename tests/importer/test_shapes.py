@@ -213,3 +213,13 @@ def test_slices_that_readers_understand_in_two_ways(bench, end):
   assert theirs["y"].shape == (2, 1) and theirs["first"].tolist() == [2]
   loaded = load_model(model)
   assert loaded.tensors["y"].shape is None and "first" not in loaded.folded
+
+
+@pytest.mark.parametrize("op", ["Squeeze", "Unsqueeze"])
+@pytest.mark.parametrize("opset", [7, 10, 11])
+def test_axes_below_0_of_old_opsets(bench, op, opset):
+  """Before opset 11 ONNX has none and ONNX Runtime takes them: to onnx's inference nothing is moved."""
+  model, feeds = bench.one(op, [np.ones((3, 1), np.float32)], opset=opset, axes=[-1])
+  (got,) = bench.run(model, feeds).values()
+  assert got.shape == {"Squeeze": (3,), "Unsqueeze": (3, 1, 1)}[op]
+  assert load_model(model).tensors["y0"].shape == (None if opset < 11 else got.shape)
