@@ -223,3 +223,19 @@ def test_axes_below_0_of_old_opsets(bench, op, opset):
   (got,) = bench.run(model, feeds).values()
   assert got.shape == {"Squeeze": (3,), "Unsqueeze": (3, 1, 1)}[op]
   assert load_model(model).tensors["y0"].shape == (None if opset < 11 else got.shape)
+
+
+def test_parts_of_no_elements(bench):
+  """ONNX Runtime leaves them out whatever they are beside that; onnx's inference takes their batch of 1."""
+  nodes = [
+    helper.make_node("Concat", ["none", "x"], ["y"], axis=1),
+    helper.make_node("Relu", ["y"], ["r"]),
+    helper.make_node("Concat", ["like", "four"], ["z"], axis=1),
+  ]
+  weights = {"none": np.ones((1, 0, 4), np.float32), "like": np.ones((2, 0, 4), np.float32)}
+  weights["four"] = np.ones((2, 4, 4), np.float32)
+  model = bench.model(nodes, {"x": (np.float32, ["batch", 3, 4])}, ["r", "z"], weights)
+  theirs = bench.run(model, {"x": np.ones((2, 3, 4), np.float32)})
+  assert (theirs["r"].shape, theirs["z"].shape) == ((2, 3, 4), (2, 4, 4))
+  found = load_model(model).tensors
+  assert (found["y"].shape, found["r"].shape, found["z"].shape) == (None, None, (2, 4, 4))
