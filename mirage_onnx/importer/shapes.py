@@ -232,14 +232,15 @@ def _weight_free(
   for i in order:
     node = source.node[i]
     value = next((a.t for a in node.attribute if a.name == "value"), None)
+    own = (node.domain, node.op_type) in local
     if node.op_type == "Constant" and value is not None and math.prod(value.dims) > SMALL:
       _add_value(light, node.output[0], value, read)
     elif node.output and (result := folded.get(node.output[0])) is not None:
       _add_value(light, node.output[0], result, read)
-    elif known and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
+    elif known and not own and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
       graph.node.extend(nodes)
     else:
-      checked = has_schema(node, opset) or (node.domain, node.op_type) in local
+      checked = has_schema(node, opset) or own
       otherwise = _counts_back(node, opset) or _slices_otherwise(node, constants, read)
       checked = checked and not otherwise and hidden.isdisjoint(node.output)
       copy = graph.node.add()

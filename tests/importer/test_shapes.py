@@ -131,12 +131,14 @@ def test_functions_that_onnx_cannot_look_into(bench):
   assert [n.barrier and n.barrier.code for n in program.nodes] == ["CUSTOM_DOMAIN", None]
 
 
-def test_functions_that_onnx_can_look_into(bench):
+@pytest.mark.parametrize("name", [("my.domain", "F"), ("com.microsoft", "Gelu")])
+def test_functions_that_onnx_can_look_into(bench, name):
+  """Also those that are called as an operator is whose results have other shapes."""
   body = [new_node("Transpose", "a", "b")]
-  node = new_node("F", "x", "y", domain="my.domain")
-  model = bench.model(node, {"x": (F32, [2, 3])}, ["y"], domains=["my.domain"])
+  node = new_node(name[1], "x", "y", domain=name[0])
+  model = bench.model(node, {"x": (F32, [2, 3])}, ["y"], domains=[name[0]])
   opsets = [helper.make_opsetid("", 20)]
-  model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
+  model.functions.append(helper.make_function(*name, ["a"], ["b"], body, opsets))
   assert load_model(model).tensors["y"].shape == (3, 2)
 
 
