@@ -43,6 +43,8 @@ SMALL = 1024
 LONG_VECTOR = 1 << 18
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
+#: First opset whose Squeeze and Unsqueeze count axes from the end, too.
+_AXES_BELOW_0 = 11
 #: Ends of slices that say "to the end".
 _NO_END = frozenset({(1 << 31) - 1, (1 << 63) - 1})
 #: Operators whose inference may end the process (onnx 1.23): where an input's type is not known, or
@@ -102,10 +104,12 @@ def infer(
   folded: Mapping[str, TensorProto],
   onnx: Onnx,
   more: Sequence[ValueInfoProto] = (),
+  hidden: frozenset[str] = frozenset(),
 ) -> dict[str, Tensor]:
   """A Tensor for every named value of the graph; ``folded``: results that are known.
 
-  ``more``: types that hold for values of which inference finds out less.
+  ``more``: types that hold for values of which inference finds out less. ``hidden``: results of which it is
+  told nothing.
 
   Declared shapes that contradict the operators are ignored, as ONNX Runtime does; declared
   element types and operators that contradict each other are errors.
@@ -113,7 +117,7 @@ def infer(
   Raises:
       MirageError: MODEL_INVALID, MODEL_LIMIT.
   """
-  light = _weight_free(model, order, opset, read, folded)
+  light = _weight_free(model, order, opset, read, folded, hidden)
   _state(light.graph, more)
   inferred, problem = _attempt(light, onnx)
   if inferred is None:
@@ -123,7 +127,7 @@ def infer(
     del light.functions[:]
     inferred, problem = _attempt(light, onnx)
   if inferred is None:
-    inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, known=False), onnx)
+    inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, hidden, known=False), onnx)
   if inferred is None:
     raise MirageError("MODEL_INVALID", sentence(problem))
   graph = inferred.graph
@@ -142,7 +146,21 @@ def infer(
         "MODEL_INVALID",
         f"the value {tensor.name!r} of shape {_shown(tensor)} fits into no memory",
       )
+  if new := _of_nothing(model.graph, tensors) - hidden:
+    return infer(model, order, opset, read, folded, onnx, more, hidden | new)
   return tensors
+
+
+def _of_nothing(graph: GraphProto, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+  """Concatenations with a part of no elements and other dimensions: ONNX Runtime leaves such a part out."""
+  found = set[str]()
+  for node in (n for n in graph.node if n.op_type == "Concat" and domain_of(n) == ""):
+    shapes = [s for i in node.input if i in tensors and (s := tensors[i].shape) is not None]
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    others = {tuple(d for k, d in enumerate(s) if k != axis % len(s)) for s in shapes if s}
+    if any(0 in s for s in shapes) and len(others) > 1:
+      found |= {*node.output}
+  return frozenset(found)
 
 
 def _state(graph: GraphProto, more: Sequence[ValueInfoProto]) -> None:
@@ -183,10 +201,11 @@ def _weight_free(
   opset: int,
   read: Callable[[TensorProto], np.ndarray],
   folded: Mapping[str, TensorProto],
+  hidden: frozenset[str],
   *,
   known: bool = True,
 ) -> ModelProto:
-  """The copy; ``known``: with nodes of ONNX for what onnx does not know."""
+  """The copy; ``known``: with nodes of ONNX for what onnx does not know. ``hidden``: as of ``infer``."""
   light = ModelProto(ir_version=min(max(model.ir_version, 4), IR_VERSION))
   domains = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
   domains |= {"": opset, _UNCHECKED: 1}
@@ -213,15 +232,17 @@ def _weight_free(
   for i in order:
     node = source.node[i]
     value = next((a.t for a in node.attribute if a.name == "value"), None)
+    own = (node.domain, node.op_type) in local
     if node.op_type == "Constant" and value is not None and math.prod(value.dims) > SMALL:
       _add_value(light, node.output[0], value, read)
     elif node.output and (result := folded.get(node.output[0])) is not None:
       _add_value(light, node.output[0], result, read)
-    elif known and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
+    elif known and not own and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
       graph.node.extend(nodes)
     else:
-      checked = has_schema(node, opset) or (node.domain, node.op_type) in local
-      checked = checked and not _slices_otherwise(node, constants, read)
+      checked = has_schema(node, opset) or own
+      otherwise = _counts_back(node, opset) or _slices_otherwise(node, constants, read)
+      checked = checked and not otherwise and hidden.isdisjoint(node.output)
       copy = graph.node.add()
       if checked:
         copy.CopyFrom(node)
@@ -238,6 +259,12 @@ def _weight_free(
       if dim.dim_value < 0:  # as some exporters say that they do not know; onnx counts back with it
         dim.Clear()
   return light
+
+
+def _counts_back(node: NodeProto, opset: int) -> bool:
+  """Whether axes are below 0 in an opset that has none: ONNX Runtime takes them, onnx leaves them out."""
+  moves = node.op_type in ("Squeeze", "Unsqueeze") and opset < _AXES_BELOW_0
+  return moves and any(i < 0 for a in node.attribute if a.name == "axes" for i in a.ints)
 
 
 def _slices_otherwise(
