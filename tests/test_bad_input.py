@@ -1,6 +1,6 @@
 """What people get wrong, through the command line, from a folder of their own.
 
-One line with the right code, the right exit code, no traceback, and nothing new in the folder, or gone from it.
+One line with the right code, the right exit code, no traceback, and all in the folder as it was.
 """
 
 import io
@@ -188,7 +188,9 @@ def contents(folder):
   return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(("arguments", "words", "code"), CASES, ids=[c[0].replace("\udcff", "ff") for c in CASES])
+@pytest.mark.parametrize(
+  ("arguments", "words", "code"), CASES, ids=[c[0].replace("\udcff", "ff") for c in CASES]
+)
 def test_one_line(folder, monkeypatch, capfd, arguments, words, code):
   monkeypatch.chdir(folder)
   before = contents(folder)
