@@ -1,6 +1,6 @@
 """What people get wrong, through the command line, from a folder of their own.
 
-One line with the right code, the right exit code, no traceback, nothing new in the folder, or gone from it.
+One line with the right code, the right exit code, no traceback, and all in the folder as it was.
 """
 
 import io

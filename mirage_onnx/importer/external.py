@@ -52,7 +52,7 @@ def check_file(path: Path) -> None:
     what = "is a folder, not a file" if os.path.isdir(path) else "is not a file"
     raise MirageError("FILE_UNREADABLE", f"{str(path)!r} {what}")
   if not is_text(path):
-    raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is no UTF-8, and onnx opens no such path: rename it")
+    raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not UTF-8, which onnx wants: rename it")
 
 
 def is_text(path: Path) -> bool:

@@ -31,7 +31,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_replaceable(path: Path) -> None:
-  """That a text can be written at ``path`` as by ``check_writable``, and only a text is in its place.
+  """As ``check_writable``, of a text, in whose place is nothing but a text.
 
   Of a model, or of a file with its weights, a slip of the hand would leave nothing.
 

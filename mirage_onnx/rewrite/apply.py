@@ -135,10 +135,10 @@ def apply(
         taken=taken,
       )
       tie_nodes(result, bundle)
-      made = {o for node in result.graph.node if is_custom(node.domain, node.op_type) for o in node.output}
-      forget_contradicted(result.graph, made, loaded.tensors)
+      forget_contradicted(result.graph, loaded.tensors)
       if loaded.flat is not None and loaded.nested is not None:
-        result = closed_again(result, loaded.nested, loaded.flat, made)
+        made = [o for node in result.graph.node if is_custom(node.domain, node.op_type) for o in node.output]
+        result = closed_again(result, loaded.nested, loaded.flat, made, loaded.tensors)
       whole_again(result)
       whole_projections(result)
       used = tuple(numbered)

@@ -187,7 +187,7 @@ def check_output(
   if len(os.fsencode(target.name)) > LONGEST_NAME:
     raise MirageError("OUTPUT_UNWRITABLE", f"the name {target.name[:40]!r}... is too long")
   if not is_text(target):
-    raise MirageError("OUTPUT_UNWRITABLE", f"{str(target)!r} is not UTF-8, and onnx opens no such path")
+    raise MirageError("OUTPUT_UNWRITABLE", f"{str(target)!r} is not UTF-8, which onnx wants")
   if os.path.isdir(target):
     raise MirageError("OUTPUT_UNWRITABLE", f"{path} is a folder")
   if not os.path.isdir(target.parent):  # of a path of any length

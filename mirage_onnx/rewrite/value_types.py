@@ -1,6 +1,6 @@
 """Element types and shapes of a model's values, inferred without touching its weights."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 
@@ -30,17 +30,15 @@ def types_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, onnx.Typ
   return {name: known[name] for name in wanted}
 
 
-def forget_contradicted(
-  graph: onnx.GraphProto, names: Collection[str], tensors: Mapping[str, Tensor]
-) -> None:
-  """Of the values ``names``, declare no size that is none of theirs.
+def forget_contradicted(graph: onnx.GraphProto, tensors: Mapping[str, Tensor]) -> None:
+  """Declare no size of a value that is none of its sizes.
 
   ONNX Runtime takes such a size, of an output that was exported at another batch, as not said. Of a custom
   node it knows no other, and our library refuses a node that is declared as its plan is not.
   """
   for value in (*graph.value_info, *graph.output):
     known, declared = tensors.get(value.name), value.type.tensor_type
-    if value.name not in names or known is None or known.shape is None or not declared.HasField("shape"):
+    if known is None or known.shape is None or not declared.HasField("shape"):
       continue
     if len(declared.shape.dim) != len(known.shape):  # without a shape, onnx lets nothing be an output
       del declared.shape.dim[:]
