@@ -107,7 +107,7 @@ def _searched(
 ) -> SearchResult:
   start = time.monotonic()
   meter = ProgressMeter(region.key, budget_s, ends.emit)
-  units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers)
+  units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers, kin=ends.kin)
   kept = KeptUnits(units, ends.store if allow is None else NoStore())
   total = Counts()
   out: list[Verified] = []
