@@ -15,6 +15,9 @@ from mirage_onnx.tune.outcome import Outcome, cut_off
 if TYPE_CHECKING:
   from mirage_onnx.racing import Gate
 
+#: What a region is said to be that was not refused, and its sentence.
+NOT_CHOSEN = ("NOT_CHOSEN", "other regions with its nodes save more together")
+
 
 def model_report(run: Run) -> dict[str, Any] | None:
   """The fields of ``ModelReport``; None where no time of the model is known."""
@@ -80,7 +83,7 @@ def found_report(run: Run) -> dict[str, Any]:
     o = run.outcomes[key]
     alone = Counter(rejection.code for _, rejection in o.left_alone)
     instances += alone
-    code = "NOT_CHOSEN" if o.rejection is None else o.rejection.code
+    code = NOT_CHOSEN[0] if o.rejection is None else o.rejection.code
     instances[code] += max(0, count - used[key] - alone.total())
     regions["REPLACED" if used[key] else code] += 1
   instances["REPLACED"] += used.total()
