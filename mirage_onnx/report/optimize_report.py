@@ -77,7 +77,7 @@ def measured_report(gate: "Gate | None") -> dict[str, Any] | None:
 
 def found_report(run: Run) -> dict[str, Any]:
   """The fields of ``FoundReport``: all regions, distinct ones and instances, by what became of them."""
-  used, every = run.counts(), Counter(c.region.key for c in run.matches.candidates)
+  used, every = run.counts(), Counter(c.key for c in run.matches.candidates)
   regions, instances = Counter[str](), Counter[str]()
   for key, count in every.items():
     o = run.outcomes[key]
