@@ -11,10 +11,11 @@ import numpy as np
 
 from mirage_onnx.cost.model import BARRIER_US
 from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
-from mirage_onnx.cost.tiled_work import BlockValue, CutLevels, ProductWork, TiledWork
+from mirage_onnx.cost.tiled_work import BlockValue, ProductWork, TiledWork
 from mirage_onnx.ir.block_ops import ACCUMULATORS, LEAVES, REDUCTIONS, Kind, of_kinds
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
+from mirage_onnx.lower.pieces import RANK, STEP
 
 #: Operations that go through the special function unit.
 SPECIAL = frozenset({op for op, f in ELEMENTWISE.items() if f.price is not Price.LANE} | {"powr"})
@@ -242,23 +243,15 @@ def block_loads(work: TiledWork, sizes: TileSizes, iterations: Array) -> tuple[A
 
 def loop_piece(work: TiledWork, sizes: TileSizes) -> Array:
   """Elements of the loop's axis that one block walks."""
-  loop = work.kernel.loop
-  assert loop is not None
-  return _piece(work, sizes, loop, CutLevels.LOOP)
+  return _piece(work, sizes, work.kernel.loop, STEP)
 
 
 def cluster_piece(work: TiledWork, sizes: TileSizes) -> Array:
   """Elements of the cluster's axis that its ranks share out."""
-  cluster = work.kernel.cluster
-  assert cluster is not None
-  return _piece(work, sizes, cluster, CutLevels.CLUSTER)
+  return _piece(work, sizes, work.kernel.cluster, RANK)
 
 
-def _piece(work: TiledWork, sizes: TileSizes, axis: str, level: int) -> Array:
-  """Elements of an axis before that level cuts it."""
-  for v in work.values:
-    cut = dict(v.extent.axes).get(axis, CutLevels.NONE)
-    if level & cut:
-      before = CutLevels.GRID if level == CutLevels.CLUSTER else CutLevels.GRID | CutLevels.CLUSTER
-      return sizes.axis(axis, cut & before)
-  raise AssertionError("no value is cut by a level that the kernel has")
+def _piece(work: TiledWork, sizes: TileSizes, axis: str | None, level: str) -> Array:
+  """Elements of an axis before that level cuts it, which it does in some value."""
+  cuts = (cut for v in work.values for a, cut in v.extent.axes if a == axis and level in cut)
+  return sizes.axis(axis or "", next(cuts).partition(level)[0])

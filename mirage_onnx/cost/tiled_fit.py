@@ -12,8 +12,9 @@ from math import ceil
 from mirage_onnx.cost.model import PARTS_ASSUMED
 from mirage_onnx.cost.tiled import MAX_REGISTERS
 from mirage_onnx.cost.tiled_block import BASE_REGISTERS
-from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, CutLevels, TiledWork
+from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, TiledWork
 from mirage_onnx.ir.ugraph import Layout
+from mirage_onnx.lower.pieces import GRID, RANK, STEP
 from mirage_onnx.target import Target
 
 
@@ -32,9 +33,9 @@ class Least:
     for name, cut in axes:
       n = extents.get(name, PARTS_ASSUMED)
       if name in extents:
-        n = min(n, self.tile[name]) if cut & CutLevels.GRID else n
-        n = ceil(n / self.cluster) if cut & CutLevels.CLUSTER else n
-        n = min(n, self.loop_tile) if cut & CutLevels.LOOP else n
+        n = min(n, self.tile[name]) if GRID in cut else n
+        n = ceil(n / self.cluster) if RANK in cut else n
+        n = min(n, self.loop_tile) if STEP in cut else n
       count *= n
     return count
 

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_onnx.cost.model import PARTS_ASSUMED, element_bytes
-from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, CutLevels, Extent, Share, TiledWork
+from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, Extent, Share, TiledWork
 from mirage_onnx.ir.ugraph import KernelParams, Layout, is_part_axis
+from mirage_onnx.lower.pieces import GRID, RANK, STEP
 
 Array = NDArray[Any]
 ONE: Array = np.ones((1, 1, 1))
@@ -92,17 +93,17 @@ class TileSizes:
   known: dict[CutAxes, Array] = field(default_factory=dict)
   slots: dict[tuple[Extent, tuple[int, int], int], Array] = field(default_factory=dict)
 
-  def axis(self, name: str, cut: int) -> Array:
+  def axis(self, name: str, cut: str) -> Array:
     """Elements that a tile has of an axis which these levels cut."""
     kernel = self.work.kernel
     if name not in self.extents and is_part_axis(name):
       return np.full((1, 1, 1), float(PARTS_ASSUMED))
     n: Array = np.full((1, 1, 1), float(self.extents[name]))
-    if cut & CutLevels.GRID:
+    if GRID in cut:
       n = np.minimum(n, self.points.tile[kernel.grid.index(name)])
-    if cut & CutLevels.CLUSTER:
+    if RANK in cut:
       n = np.ceil(n / self.points.cluster)
-    if cut & CutLevels.LOOP:
+    if STEP in cut:
       n = np.minimum(n, self.points.loop_tile)
     return n
 
