@@ -10,7 +10,11 @@
 The ranks of a cluster share out the output elements; steps 1 to 3 are done by each.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import prod
 
 from mirage_onnx.ir import BlockOp, Save, UGraph
 from mirage_onnx.ir.block_ops import OVER_AXES, REDUCTIONS, Kind, of_kinds
@@ -19,7 +23,6 @@ from mirage_onnx.lower.dataflow import made_of
 from mirage_onnx.lower.grid import AxisTile
 from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan
 from mirage_onnx.lower.tensor_view import TensorView
-from mirage_onnx.lower.tile_space import TileSpace
 
 #: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
 MOST_UNROLLED = 4
@@ -64,6 +67,36 @@ def walked_vectors(graph: UGraph, plan: StreamPlan, index: int) -> tuple[str, in
   loads = [a for a in op.args if ops[a].op == "load"]
   views = {a: TensorView.of(graph.tensor(ops[a].tensor), plan.extents) for a in loads}
   return tile.axis, tile.extent, [a for a in loads if views[a].together(tile.axis, 8)]
+
+
+@dataclass(frozen=True, slots=True)
+class TileSpace:
+  """The elements of one tile of some axes, the last axis fastest.
+
+  ``ranks`` blocks of a cluster share them out, and their ``threads`` threads do.
+  """
+
+  axes: tuple[AxisTile, ...]
+  threads: int
+  ranks: int
+
+  @classmethod
+  def of(cls, tiles: Sequence[AxisTile], threads: int, ranks: int = 1) -> TileSpace:
+    """The space of those axes that are wider than one element in the block."""
+    return cls(tuple(t for t in tiles if t.tile > 1), threads, ranks)
+
+  @property
+  def elements(self) -> int:
+    return prod(a.tile for a in self.axes)
+
+  @property
+  def share(self) -> int:
+    """Elements of one rank; the last may have fewer."""
+    return -(-self.elements // self.ranks)
+
+  @property
+  def per_thread(self) -> int:
+    return -(-self.share // self.threads)
 
 
 class StreamBehind:

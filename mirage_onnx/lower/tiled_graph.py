@@ -7,8 +7,8 @@ from functools import partial
 from math import inf, prod
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.instructions import MMA, WGMMA, Instruction, instruction_of
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
+from mirage_onnx.instructions import MMA, WGMMA, instruction_of
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.arrange import arranged
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.dataflow import needed_values
@@ -152,8 +152,13 @@ def _laid_out(
     try:
       own = fitting_products(framed, warps, tensors) if instruction is WGMMA else frozenset[int]()
       check_widened(kernel, pieces, framed.products, widened, own, warps)
-      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, instruction, own, widened)
-      plan = _best_held(make, 32 * warps.total)
+      lower = partial(
+        Lowering, framed, forms, warps, extents, tensors, ranks=params.cluster,
+        instruction=instruction if instruction.warps == 1 else MMA, warpgroup=own, widened=widened,
+        computed=computed_masks(kernel, tensors, extents) if own else {},
+        most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
+      )  # fmt: skip
+      plan = _best_held(partial(_plan, lower, pieces, params, target), 32 * warps.total)
     except RejectionError as error:
       refused = refused or error
       continue
@@ -177,41 +182,26 @@ def _best_held(make: Callable[[int, float], tuple[TiledPlan, int]], threads: int
 
 
 def _plan(
-  assignment: Assignment,
-  forms: dict[int, Form],
-  warps: Warps,
-  extents: Mapping[str, int],
-  tensors: Mapping[str, KTensor],
-  params: KernelParams,
-  target: Target,
-  instruction: Instruction,
-  warpgroup: frozenset[int],
-  widened: Mapping[int, Widened],
-  held: int,
+  lower: Callable[..., Lowering], pieces: Pieces, params: KernelParams, target: Target, held: int,
   most_held: float,
-) -> tuple[TiledPlan, int]:
+) -> tuple[TiledPlan, int]:  # fmt: skip
+  """With computed values of up to ``held`` registers in them, and as many stages as fit of those wanted."""
   smem_bytes = 0
-  # As many stages as fit, of those that are wanted.
-  for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
-    lowering = Lowering(
-      assignment, forms, warps, extents, tensors, held,
-      stages=stages, ranks=params.cluster, instruction=instruction if instruction.warps == 1 else MMA,
-      warpgroup=warpgroup, widened=widened,
-      computed=computed_masks(assignment.kernel, tensors, extents) if warpgroup else {},
-      most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
-    )  # fmt: skip
+  for stages in range(max(1, min(params.stages, pieces.most_steps)), 0, -1):
+    lowering = lower(held, stages=stages)
+    forms, warps = lowering.forms, lowering.warps
     graph = lowering.lower()
     for index, form in forms.items():
       most = _MOST_IN_PLACE if lowering.in_place(index, form) else _MOST_REGISTERS
       if warps.registers(form) > most:
         reason = f"%{index} takes {warps.registers(form)} registers of every thread"
         raise RejectionError("LAYOUT", reason)
-    live, pieces = most_live(lowering), assignment.pieces
+    live = most_live(lowering)
     if live > most_held:  # however many stages; said before the steps are put in order
       raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
     memory = plan_memory(
       arranged(lowering, graph, _MOST_LIVE - live),
-      {name: _placed_bytes(tile.size_bytes, warpgroup) for name, tile in lowering.tiles.items()},
+      {name: _placed_bytes(tile.size_bytes, lowering.warpgroup) for name, tile in lowering.tiles.items()},
       frozenset(lowering.homes[i] for i in lowering.ring),
       partial(_resident, 1 if params.teams else _blocks(pieces.grid), 32 * warps.total, target),
     )  # fmt: skip

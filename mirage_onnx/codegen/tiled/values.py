@@ -73,7 +73,7 @@ class ValueWriter:
   ``zeroed``: operands whose elements that do not exist have been made zeros (``tails.py``). ``first``: the
   step with which the loop begins. ``feed``: what others copy for those that compute.
   ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
-  behind the sums of all ranks (``apart_text.py``); 0: each has all.
+  behind the sums of all ranks (``quads_text.py``); 0: each has all.
   ``late``: results are kept, and stored beside the next products; ``beside``: functions of what is kept are
   computed beside those that are written.
   """
