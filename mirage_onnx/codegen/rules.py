@@ -65,8 +65,8 @@ COLLECTIVES: dict[str, Spread] = {
   **dict.fromkeys(("cluster_arrive", "cluster_wait", "cluster_sync"), Spread.CLUSTER),
   **dict.fromkeys(("sync_block", "sync_any", "block_reduce"), Spread.BLOCK),
   **dict.fromkeys(
-    ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait", "registers_give", "registers_take",
-     "cluster_meet"), Spread.WARPGROUP,
+    ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait", "registers_give", "registers_take"),
+    Spread.WARPGROUP,
   ),
   **dict.fromkeys(
     ("sync_warp", "shfl", "shfl_xor", "shfl_up", "shfl_down", "ballot", "any", "all",
