@@ -119,10 +119,8 @@ def _operand_bytes(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterati
   for v in work.values:
     if v.op.layout is not Layout.SHARED or v.op.op != "load":
       continue
-    readers = ONE
-    for user in work.kernel.ops:
-      if v.index in user.args:
-        readers = readers + times_read(user, v, warps)
+    users = (user for user in work.kernel.ops if v.index in user.args)
+    readers = sum((times_read(user, v, warps) for user in users), ONE)
     size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
     total = total + size * readers * (iterations if v.repeats else 1.0)
   return total
@@ -175,11 +173,8 @@ def _reduction_waits(work: TiledWork, warps: WarpCounts, iterations: Array) -> A
 
 def _combined_bytes(work: TiledWork, sizes: TileSizes) -> Array:
   """Bytes of one copy of all accumulators."""
-  total = ONE * 0.0
-  for v in work.values:
-    if v.op.op in ACCUMULATORS:
-      total = total + 4 * sizes.of(v.extent.axes)
-  return total
+  kept = (v for v in work.values if v.op.op in ACCUMULATORS)
+  return sum((4 * sizes.of(v.extent.axes) for v in kept), ONE * 0.0)
 
 
 def block_registers(work: TiledWork, sizes: TileSizes, warps: WarpCounts, points: Points) -> Array:

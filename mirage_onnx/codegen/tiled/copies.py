@@ -106,7 +106,8 @@ class _TileCopy:
       axis, end = self.pieces.ends.get(view.tensor.name, ("", ""))
       # Behind what matters nothing is read.
       ended = [f"{index[axis]} < {end}"] if axis and axis != tile.order[-1].axis else []
-      inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact] + ended
+      bounds = {p: f"{local[p]} < {size[p]}" for p in tile.order if not p.exact}
+      inside = [*bounds.values(), *ended]
       if chunk == 1:
         value = view.load_bits(index)
         value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
@@ -117,12 +118,12 @@ class _TileCopy:
       if whole and not inside:
         writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
         return
-      others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact] + ended
+      others = [*(text for p, text in bounds.items() if p != last), *ended]
       counted = is_runtime(self.pieces.extents, last.axis)
       if tile.swizzled and not counted and self.pieces.extents[last.axis] % chunk == 0:
         # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
         # on an H100: every block reads one line of L2, again and again.)
-        inside = [*others] if whole else [*others, f"{local[last]} < {size[last]}"]
+        inside = others if whole else [*others, f"{local[last]} < {size[last]}"]
         there = f"{' && '.join(inside)} ? 16 : 0"
         writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
         return

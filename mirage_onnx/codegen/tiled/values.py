@@ -114,6 +114,11 @@ class ValueWriter:
         self.names[held] = f"{stem}{'bcdefghijklmnop'[len(others)]}"
     return self.names[held]
 
+  def packed(self, index: int, form: Form) -> str | None:
+    """The registers that an operand is packed in ahead, if it is."""
+    held = Held(index, form, packed=True)
+    return self.name(held) if held in self.lowering.made else None
+
   def walk(
     self, form: Form, *, packed: bool = False, rolled: Collection[str] = ()
   ) -> AbstractContextManager[Spot]:
