@@ -86,7 +86,7 @@ def statement(
   scaled: Scaled, ops: Sequence[BlockOp], to: str, texts: Mapping[int, str], part: str, *, apart: bool,
   behind: bool,
 ) -> str:  # fmt: skip
-  """Makes eight values at ``to`` of ``texts``, the loads as memory has them; ``behind``: scales come later."""
+  """Makes eight values at ``to`` of ``texts``, loads as memory has them; ``behind``: scales come later."""
   scale = one(scaled.half) if behind or scaled.scales is None else texts[scaled.scales]
   found = [texts[scaled.integers], part, scale]
   found += [texts[scaled.zeros]] if scaled.zeros is not None else []

@@ -249,4 +249,5 @@ def cluster_piece(work: TiledWork, sizes: TileSizes) -> Array:
 def _piece(work: TiledWork, sizes: TileSizes, axis: str | None, level: str) -> Array:
   """Elements of an axis before that level cuts it, which it does in some value."""
   cuts = (cut for v in work.values for a, cut in v.extent.axes if a == axis and level in cut)
-  return sizes.axis(axis or "", next(cuts).partition(level)[0])
+  piece: Array = sizes.axis(axis or "", next(cuts).partition(level)[0])
+  return piece
