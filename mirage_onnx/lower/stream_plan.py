@@ -13,7 +13,7 @@ elements of a step, 16 bytes; with packed weights, which are 16 bytes then, seve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mirage_onnx.errors import RejectionError
@@ -209,11 +209,9 @@ class StreamPlan:
     if params.cluster > 1 and kernel.cluster != depth:
       raise RejectionError("LAYOUT", f"the cluster splits {kernel.cluster}, not {depth}")
     row, columns = _roles(kernel, depth, grid, extents)
-    partial = cls(kernel, params, extents, grid, depth, row, columns, ())
-    accumulators = tuple(
-      _accumulator(partial, index, op) for index, op in enumerate(kernel.ops) if op.op in _ACCUMULATES
-    )
-    return cls(kernel, params, extents, grid, depth, row, columns, accumulators)
+    plan = cls(kernel, params, extents, grid, depth, row, columns, ())
+    found = (_accumulator(plan, i, op) for i, op in enumerate(kernel.ops) if op.op in _ACCUMULATES)
+    return replace(plan, accumulators=tuple(found))
 
 
 def operands(kernel: Kernel, op: BlockOp) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from mirage_onnx.lower.arrange import arranged
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.feed import Feed, barrier_bytes, blocks_of, feed_of
-from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.forms import Warps
 from mirage_onnx.lower.grid import Grid, check_types
 from mirage_onnx.lower.issued import Issued
 from mirage_onnx.lower.live import most_live
@@ -54,14 +54,13 @@ HELD, _BLOCK_HOLDS = (1 << 30, 8), 32768
 class TiledPlan:
   """Where the values of a tiled kernel are.
 
-  ``pieces``: what a block, a rank and an iteration have of each value; ``forms``: how values lie in
-  registers; ``lowering``: what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in
-  order, with barriers, and the places of the tiles; ``issued``: loads that begin early. ``unseen``: what of
-  the loop need not be done, mostly.
+  ``pieces``: what a block, a rank and an iteration have of each value; ``lowering``: how values lie in
+  registers, what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in order, with
+  barriers, and the places of the tiles; ``issued``: loads that begin early. ``unseen``: what of the loop need
+  not be done, mostly.
   """
 
   pieces: Pieces
-  forms: Mapping[int, Form]
   warps: Warps
   lowering: Lowered
   memory: MemoryPlan
@@ -94,7 +93,7 @@ def tiled_graph(
     feed = ring_feed(graph, params, plan.lowering, plan.memory, target)
   else:
     blocks = standing_blocks(graph, extents, target, plan.lowering, plan.memory, live, tiles)
-  pipeline = Pipeline(True, tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
+  pipeline = Pipeline(tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
   if not blocks and kernels == 1 and (seen := _unseen(graph, plan)):
     if None in (seen.band.least, seen.band.most):  # blocks with most to do are the first of all
       grid = grid.with_slowest(seen.band.rows)
@@ -208,7 +207,7 @@ def _plan(
     smem_bytes = memory.size + (_barriers(lowering) if params.teams else 0)
     if smem_bytes <= target.smem_bytes:
       issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
-      return TiledPlan(pieces, forms, warps, lowering, memory, issued), live
+      return TiledPlan(pieces, warps, lowering, memory, issued), live
   raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
 
 
