@@ -21,7 +21,7 @@ from mirage_onnx.codegen.tiled import memory_text
 from mirage_onnx.codegen.tiled.copies import copying
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.lower.smem_plan import MemoryPlan
-from mirage_onnx.lower.steps import Copy, ThreadBarrier
+from mirage_onnx.lower.steps import Copy
 
 
 @dataclass(slots=True)
@@ -109,10 +109,6 @@ class AheadWriter(SharedRing):
 
   def end(self) -> None:
     """Behind those of the last one."""
-
-  def meet(self, barrier: ThreadBarrier) -> None:
-    """Of the block or of the cluster."""
-    memory_text.barrier(self.values, barrier)
 
   def _meet(self) -> None:
     """All threads' copies are there for all, and for products beside them."""

@@ -123,7 +123,8 @@ class _TileCopy:
       axis, end = self.pieces.ends.get(view.tensor.name, ("", ""))
       # Behind what matters nothing is read.
       ended = [f"{index[axis]} < {end}"] if axis and axis != tile.order[-1].axis else []
-      inside = [f"{local[p]} < {size[p]}" for p in tile.order if not p.exact] + ended
+      bounds = {p: f"{local[p]} < {size[p]}" for p in tile.order if not p.exact}
+      inside = [*bounds.values(), *ended]
       if chunk == 1:
         value = view.load_bits(index)
         value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
@@ -134,14 +135,14 @@ class _TileCopy:
       if whole and not inside:
         writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
         return
-      others = [f"{local[p]} < {size[p]}" for p in tile.order[:-1] if not p.exact] + ended
+      others = [*(text for p, text in bounds.items() if p != last), *ended]
       counted = is_runtime(self.pieces.extents, last.axis)
       picked = any(view.is_picked(a) for a in view.tensor.axes)  # rows that a table names: it has an end
       even = not counted and self.pieces.extents[last.axis] % chunk == 0
       if even and (tile.swizzled or (by.at_once and not picked)):
         # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
         # on an H100: every block reads one line of L2, again and again.)
-        inside = [*others] if whole else [*others, f"{local[last]} < {size[last]}"]
+        inside = others if whole else [*others, f"{local[last]} < {size[last]}"]
         there = f"{' && '.join(inside)} ? 16 : 0"
         writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
         return
