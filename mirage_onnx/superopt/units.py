@@ -280,11 +280,6 @@ class Units(Saturated):
     ]
     return sorted(found, key=lambda f: f[0])
 
-  def certain_us(self, classes: tuple[int, ...], derivations: Derivations) -> float:
-    """No streaming or row kernel of these costs less; infinite where there is none."""
-    special = ((r, d) for r, d in derivations if not self.floors.is_tiled(r, d))
-    return min((self.floors.kernel_us(classes, r, d) for r, d in special), default=inf)
-
   def _floor_us(self, classes: tuple[int, ...], roles: KernelRoles, derivation: Derivation) -> float:
     """No kernel of this derivation costs less."""
     floors = self.floors
