@@ -33,8 +33,8 @@ class _Made:
   """The region of the first cone of a form.
 
   ``place``: the numbers of its tensors. ``ends``: those of what the cone reads, and yields. ``kept``: which
-  of the cone's steps it has, None for each that it has made. ``derived``: of those the names, each the name of a
-  tensor of the cone ("" for none) and what is behind it; None until a copy asks.
+  of the cone's steps it has, None for each that it has made. ``derived``: of those the names, each the
+  name of a tensor of the cone ("" for none) and what is behind it; None until a copy asks.
   """
 
   region: Region
