@@ -16,8 +16,6 @@ from mirage_onnx.match.cuts import STEPS
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H200
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 #: (batch, heads of keys, heads of queries for each, size, room), lengths, attributes
 CASES = {
   "rotary": ((1, 2, 4, 32, 70), [[0], [33], [69]], {}),

@@ -10,8 +10,6 @@ import mirage_onnx
 from mirage_onnx import pipeline
 from mirage_onnx.tune.known_sizes import Unpredicted
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch):

@@ -7,8 +7,6 @@ from small_models import matches
 import mirage_onnx
 from mirage_onnx import events
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 TINY = Decoder(hidden=64, inner=128, heads=4, past=8, vocabulary=100)
 
 

@@ -7,8 +7,6 @@ from small_models import Net, check_kernels, feeds
 
 import mirage_onnx
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 D = 16
 
 

@@ -8,8 +8,6 @@ from small_models import Net, check_kernels, feeds, matches, region_of
 
 import mirage_onnx
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 EXPERTS, D, WIDE = 5, 32, 48
 
 

@@ -10,8 +10,6 @@ from real_layers import BERT, LLAMA, QWEN3, decoder, encoder, weights_file
 
 from mirage_onnx import api
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 MODELS = {"bert": (encoder, BERT), "qwen3": (decoder, QWEN3), "llama": (decoder, LLAMA)}
 TOKENS = (128, 512)
 #: Searches of all regions take 10 s and more of processor; in these seconds each ends well, too.

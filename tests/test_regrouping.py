@@ -23,8 +23,6 @@ from mirage_onnx.verify.equivalence import check_terms
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.interpret_term import interpret_terms
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 #: fp16 outputs whose sums are in fp32.
 
 

@@ -15,8 +15,6 @@ from mirage_onnx.custom_op.sources import check_sources
 from mirage_onnx.custom_op.steps import LeftOut
 from mirage_onnx.importer import import_model, load_model, opening
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 KINDS = {"If": subgraph_models.chosen, "Loop": subgraph_models.repeated, "Scan": subgraph_models.scanned}
 
 

@@ -9,8 +9,6 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import limits_of
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 
 def attention(queries, keys, dtype=np.float16):
   net = Net(dtype, seed=5)

@@ -10,8 +10,6 @@ from small_models import Net
 
 from mirage_onnx import api
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 ROWS, WIDTH, INNER = 3, 1000, 1152  # no powers of two
 
 

@@ -23,8 +23,6 @@ from protos import new_node, typed
 
 from mirage_onnx.importer import load_model
 
-pytestmark = pytest.mark.usefixtures("searched_once")
-
 #: One case of so many; the numbers are primes, so that no family of tests is always missed.
 SAMPLES = {"users": 13, "converted": 7, "verified": 67}
 
