@@ -121,7 +121,7 @@ def infer(
   _state(light.graph, more)
   inferred, problem = _attempt(light, onnx)
   if inferred is None:
-    _forget_declared(light, opset)
+    _forget_declared(light.graph, opset)
     inferred, problem = _attempt(light, onnx)
   if inferred is None and light.functions:
     del light.functions[:]
@@ -289,15 +289,17 @@ def _add_value(
     light.graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
 
 
-def _forget_declared(light: ModelProto, opset: int) -> None:
+def _forget_declared(graph: GraphProto, opset: int) -> None:
   """Drop what the file says about values that inference can find out itself."""
-  known = {o for n in light.graph.node if has_schema(n, opset) for o in n.output}
-  kept: list[ValueInfoProto] = [v for v in light.graph.value_info if v.name not in known]
-  del light.graph.value_info[:]
-  light.graph.value_info.extend(kept)
-  for output in light.graph.output:
+  known = {o for n in graph.node if has_schema(n, opset) for o in n.output}
+  kept: list[ValueInfoProto] = [v for v in graph.value_info if v.name not in known]
+  del graph.value_info[:]
+  graph.value_info.extend(kept)
+  for output in graph.output:
     if output.name in known and output.type.HasField("tensor_type"):
       output.type.tensor_type.ClearField("shape")
+  for inner in (g for node in graph.node for g in subgraphs(node)):
+    _forget_declared(inner, opset)
 
 
 def _tensor(name: str, type_: TypeProto) -> Tensor:

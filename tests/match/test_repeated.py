@@ -61,6 +61,23 @@ def test_copies_are_the_regions_of_their_nodes(make):
   assert 5 < len(seen) < len(found)
 
 
+@pytest.mark.parametrize("make", [lambda: program(4), almost_equal], ids=["layers", "chains"])
+def test_no_copy_is_made_before_it_is_asked_for(monkeypatch, make):
+  copied, own = [], repeated.RegionMaker.copy
+  monkeypatch.setattr(repeated.RegionMaker, "copy", lambda *a: copied.append(a) or own(*a))
+  found = find_candidates(make()).candidates
+  told = [(c.key, c.reads, dict(c.extents)) for c in found]
+  assert not copied
+  weights_of = [c.weights for c in found]
+  assert len(copied) < len(found) / 2  # parts of weights, whose names a copy makes
+  for c, (key, reads, extents), weights in zip(found, told, weights_of, strict=True):
+    region = c.region
+    assert region is c.region and region.key == key and region.extents == extents
+    assert reads == tuple(dict.fromkeys(t.source.name for t in region.given))
+    assert weights == tuple(i for i in region.inputs if i.is_weight)
+  assert len(copied) == len(found) - len({id(c.form) for c in found}) > 0
+
+
 def test_more_layers_make_no_more_regions(monkeypatch):
   made = {5: 0, 7: 0}
   for count in made:
