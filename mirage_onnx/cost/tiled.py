@@ -78,7 +78,7 @@ def tiled_costs(
   ramp = np.minimum(target.ramp_us, 0.25 * body)
   cost = Cost(
     target.launch_us + body + ramp + fixed, dram, l2, block.flops * ctas, ctas / points.cluster,
-    in_flight, registers, smem,
+    registers, smem,
   )  # fmt: skip
   return cost, refused
 

@@ -32,14 +32,13 @@ _MOST_ROWS, _GROUP, _MOST_TEAMS = 256, 8, 3
 
 @dataclass(frozen=True, slots=True)
 class FedTile:
-  """An operand: load ``index``, its ``map``, rows of its tile, whether the blocks of a cluster share it.
+  """An operand: load ``index``, its ``map``, whether the blocks of a cluster share it.
 
   ``rows``: grid axis -> how many rows of the map lead from one of it to the next.
   """
 
   index: int
   map: TensorMap
-  height: int
   shared: bool
   rows: tuple[tuple[Piece, int], ...]
 
@@ -164,4 +163,4 @@ def _tile(
   apart = tuple((p, s // pitch) for p, s, _ in others if isinstance(s, int))
   rows = 1 + sum((n - 1) * (s // pitch) for _, s, n in others if isinstance(s, int))
   at = TensorMap(op.tensor, rows, pieces.extents[last], pitch, height, first)
-  return FedTile(index, at, tile.rows, sharing > 1, apart)
+  return FedTile(index, at, sharing > 1, apart)
