@@ -97,7 +97,7 @@ def feed_of(
   axis, shared = "", -1
   if params.sharing > 1:
     # What is shared is the operand with most rows, B of equal ones; blocks differ in those of the other.
-    seconds = {lowering.assignment.kernel.ops[p].args[1] for p in lowering.assignment.products}
+    seconds = {lowering.ops[p].args[1] for p in lowering.assignment.products}
     shared = max(heights, key=lambda i: (heights[i], i in seconds))
     own = {p.axis for p in pieces.of_value[shared].values() if p.length > 1}
     others = [a for a in grid.axes if a.split and a.axis not in own]
@@ -132,7 +132,7 @@ def _tile(
   graph: UGraph, lowering: Lowered, pieces: Pieces, index: int, sharing: int,
   refuse: Callable[[str], RejectionError],
 ) -> FedTile:  # fmt: skip
-  op = lowering.assignment.kernel.ops[index]
+  op = lowering.ops[index]
   tile = lowering.tiles[lowering.homes[index]]
   tensor = graph.tensor(op.tensor)
   own: Mapping[str, Piece] = pieces.of_value[index]
