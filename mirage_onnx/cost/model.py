@@ -69,16 +69,13 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-  """Predicted time of one kernel and what it is made of (bytes from DRAM, all bytes loaded).
+  """Predicted time of one kernel, its bytes from DRAM, and what a thread and a block of it take.
 
   Numbers, or arrays of them, one for each point.
   """
 
   time_us: Any
   dram_bytes: Any
-  l2_bytes: Any
-  flops: Any
-  blocks: Any
   registers: Any
   smem_bytes: Any
 
@@ -281,7 +278,7 @@ def estimate(
   body = n.most(n.most(work + ramp, serial_us), start_us)
   alu_rate = ALU_SHOWN * target.multiprocessors * target.lanes * target.cycles_per_us
   time_us = target.launch_us + body + fixed + alu / alu_rate
-  return Cost(time_us, f.dram_bytes, l2, flops, blocks, registers, smem)
+  return Cost(time_us, f.dram_bytes, registers, smem)
 
 
 def _fragments(f: Features, local: Mapping[str, Any], n: Arithmetic) -> Any:
