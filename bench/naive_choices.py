@@ -158,4 +158,6 @@ def held(threads: ThreadGraph) -> int:
   """Register elements of a lane, summed over the values that have a form."""
   plan = threads.plan
   assert isinstance(plan, kernel.TiledPlan)
-  return sum(prod(plan.warps.shape(f)) for i, f in plan.forms.items() if not plan.lowering.in_place(i, f))
+  return sum(
+    prod(plan.warps.shape(f)) for i, f in plan.lowering.forms.items() if not plan.lowering.in_place(i, f)
+  )
