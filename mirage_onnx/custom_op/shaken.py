@@ -5,6 +5,9 @@ are nearly equal. Which these are the original says itself, by stochastic arithm
 its nodes make of floats, and what they sum up, gets relative errors of some units roundoff, drawn anew in
 every run. An element may be what one of these runs makes of it, and nothing else.
 
+A float behind such integers (activations of 8 bits) may be as far off as these runs are, the worst row with
+the worst.
+
 Numbers that are exact stay so: integers in floats, exponents, thresholds, the constants of masks. Only what
 comes from the model's float inputs or from weights of more than one element is measured, and has errors.
 """
@@ -19,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from mirage_onnx.custom_op.difference import ROUNDINGS, RTOL, OutputDifference
+from mirage_onnx.custom_op.difference import ROUNDINGS, RTOL, OutputDifference, row_norms
 from mirage_onnx.custom_op.model_run import open_plain, run_session
 from mirage_onnx.custom_op.widen import is_too_wide, value_kinds, widened, widened_values
 from mirage_onnx.errors import MirageError
@@ -87,6 +90,22 @@ class Shaken:
       if not any(x.any() for n, x in made.items() if n.endswith(_NAN)):
         yield made
 
+  def hangs(self, name: str) -> bool:
+    """Whether a float is made of integers that are made of floats, as behind activations of 8 bits."""
+    return name in self._hanging
+
+  @cached_property
+  def _hanging(self) -> frozenset[str]:
+    _, kinds, measured = _measured(self._model)
+    found = set[str]()
+    for node in self._model.graph.node:
+      off = not measured.isdisjoint(node.input)
+      made = [n for n in node.output if n in kinds] if off else []
+      measured |= {*made}
+      if (off and not made) or not found.isdisjoint(node.input):
+        found |= {o for o in node.output if o}
+    return frozenset(found)
+
   @cached_property
   def _session(self) -> "ort.InferenceSession | None":
     if is_too_wide(self._model):
@@ -99,12 +118,7 @@ def shaken(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProt
 
   What lies in functions and subgraphs is as it is, and so is a value whose type is not known.
   """
-  graph = model.graph
-  stored = {t.name: t for t in graph.initializer}
-  given = {i.name: i.type.tensor_type.elem_type for i in graph.input if i.name not in stored}
-  given |= {n: t.data_type for n, t in stored.items() if np.prod(t.dims) > 1}
-  kinds = {n: k for n, k in {**value_kinds(model), **given}.items() if k in ERROR}
-  measured = given.keys() & kinds.keys()
+  given, kinds, measured = _measured(model)
   found = widened(model, folder)
   nodes = list(found.graph.node)
   del found.graph.node[:]
@@ -139,6 +153,20 @@ def shaken(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProt
     found.graph.node.append(helper.make_node("IsNaN", [name], [f"{name}{_NAN}"]))
     found.graph.output.append(helper.make_tensor_value_info(f"{name}{_NAN}", TensorProto.BOOL, None))
   return found
+
+
+def _measured(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, int], set[str]]:
+  """Types of inputs and weights; of all floats that have errors; which of the first are among these."""
+  graph = model.graph
+  stored = {t.name: t for t in graph.initializer}
+  given = {i.name: i.type.tensor_type.elem_type for i in graph.input if i.name not in stored}
+  given |= {n: t.data_type for n, t in stored.items() if np.prod(t.dims) > 1}
+  known = value_kinds(model)
+  for node in graph.node:  # weights of few bits
+    if node.op_type == "DequantizeLinear" and node.input[0] in given and node.input[0] in stored:
+      given |= {o: known[o] for o in node.output if o in known}
+  kinds = {n: k for n, k in {**known, **given}.items() if k in ERROR}
+  return given, kinds, given.keys() & kinds.keys()
 
 
 def _normal(name: str, factor: str, scale: float, seed: int) -> list[onnx.NodeProto]:
@@ -208,3 +236,32 @@ def undecided(
     return replace(found, reason=f"{got[place]} instead of {want[place]} at {list(place)}")
   few = f"{int(differs.sum())} of {differs.size}"
   return replace(found, passed=True, reason=f"{few} hang on how the original is rounded")
+
+
+def turned(
+  found: OutputDifference,
+  want: np.ndarray,
+  got: np.ndarray,
+  name: str,
+  runs: Iterator[Mapping[str, np.ndarray]],
+  floor: float,
+) -> OutputDifference:
+  """``found``, of floats that hang on integers, passed where the original, run with errors, is as far off."""
+  a, b = (x.astype(np.float64) for x in (want, got))
+  if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
+    return found
+  size = np.maximum(row_norms(a), floor)
+  if not np.all(size > 0):
+    return found
+
+  def off(x: np.ndarray) -> np.ndarray:
+    return np.sort(np.ravel(row_norms(x - a) / size))
+
+  most = np.zeros(size.size)
+  for values in runs:
+    if (now := values.get(name)) is None or now.shape != want.shape or not np.isfinite(now).all():
+      return found
+    most = np.maximum(most, off(now.astype(np.float64)))
+  if np.any(off(b) > found.rtol + most):
+    return found
+  return replace(found, passed=True, reason="hangs on how the original is rounded, which is as far off")

@@ -154,3 +154,29 @@ def test_what_onnxruntime_does_not_run_is_not_asked():
   model = classifier()
   model.graph.node[0].op_type = "NoSuchOperator"
   assert list(Shaken(model, None).runs({})) == []
+
+
+def eight_bits(kind=""):
+  """Activations of 8 bits between two products; ``near`` is off by some units roundoff in front of them."""
+  net = Net(np.float32)
+  x, w = net.input(ROWS, WIDTH), (net.rng.standard_normal((WIDTH, WIDTH)) / 16).astype(np.float32)
+  product = net.Mul(net.MatMul(x, net.constant(w)), net.constant(3.00003 if kind == "near" else 3.0))
+  scale, zero = net.constant(np.float32(0.1)), net.constant(np.int8(3), np.int8)
+  packed = net.QuantizeLinear(product, scale, zero)
+  second = net.rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 16
+  second *= np.float32(1.02 if kind == "fault" else 1)
+  model = net.model(net.MatMul(net.DequantizeLinear(packed, scale, zero), net.constant(second)))
+  model.graph.node[-1].output[0] = model.graph.output[0].name = "y"
+  return model
+
+
+def test_floats_behind_activations_of_8_bits():
+  """One element of these that is rounded the other way moves a row by more than fp32 has errors."""
+  first, second, wrong = (eight_bits(k).SerializeToString() for k in ("", "near", "fault"))
+  (output,) = compare_models(first, second).outputs
+  assert (
+    output.passed and "hangs on how the original is rounded" in output.reason and output.needed_rtol > 1e-4
+  )
+  (output,) = compare_models(first, wrong).outputs
+  assert not output.passed
+  assert not Shaken(classifier(), None).hangs("y") and Shaken(classifier(), None).hangs("place")
