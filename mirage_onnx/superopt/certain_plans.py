@@ -23,7 +23,7 @@ from mirage_onnx.superopt.units import Built
 #: So many times its cost a program with tiled kernels takes in half of the cases, beside one without.
 ROOFLINE = 1.7
 #: What is little, of the most that a program may take; units that are built at most.
-LITTLE, MOST_BUILT = 0.05, 6
+LITTLE, MOST_BUILT = 0.05, 4
 
 #: Classes that kernels compute and those that they read.
 Unit = tuple[tuple[int, ...], Reads]
@@ -89,8 +89,10 @@ class _Certain:
 
   def _kernels(self, unit: Unit) -> list[Built]:
     if unit not in self.known:
+      if not self.left:
+        return []
       self.left -= 1
-    return [b for b in self.run(*unit) if not b.is_tiled] if self.left >= 0 else []
+    return [b for b in self.run(*unit) if not b.is_tiled]
 
   def _reads(self, group: tuple[int, ...]) -> Mapping[Reads, float]:
     """Of the units of these classes that are built, or may be."""

@@ -172,6 +172,9 @@ def test_no_more_units_are_built_than_are_allowed():
   others = {((c,), ()): (kernel(2.0),) for c in range(8)}
   assert len(found(known, proven, others=others)) == MOST_BUILT
   assert len(found({**known, **others}, proven)) == len(others)
+  # What is built is there for all that.
+  last = {((9,), ()): (kernel(50.0),)}
+  assert found({**known, **last}, proven, others=others)[-1] == [50.0]
 
 
 def test_few_ways_to_the_same_values_are_followed():
