@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mirage_onnx.ir import Constant, Operand, Program, Region, RegionTensor, Step, Tensor
+from mirage_onnx.ir.program import is_places
 from mirage_onnx.ir.term import walk
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.sinking import viewed
@@ -31,9 +32,9 @@ class _Part:
 class _Made:
   """The region of the first cone of a form.
 
-  ``place``: the numbers of its tensors. ``ends``: those of what the cone reads, and yields. ``kept``: which of
-  the cone's steps it has, None for each that it has made. ``derived``: of those the names, each the name of a
-  tensor of the cone ("" for none) and what is behind it; None until a copy asks.
+  ``place``: the numbers of its tensors. ``ends``: those of what the cone reads, and yields. ``kept``: which
+  of the cone's steps it has, None for each that it has made. ``derived``: of those the names, each the
+  name of a tensor of the cone ("" for none) and what is behind it; None until a copy asks.
   """
 
   region: Region
@@ -211,7 +212,8 @@ class RegionMaker:
     program = self._program
     tensor, constant = program.tensors.get(name), program.constants.get(name)
     shown = (tensor.dtype, tensor.shape) if tensor else None
-    return shown, name in program.weights, constant and _value(constant), program.bands.get(name)
+    known = constant and _value(constant), program.bands.get(name), is_places(name)
+    return shown, name in program.weights, *known
 
   def _copy(self, made: _Made, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> Region:
     """The region of a form with these names instead of the first ones."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mirage_onnx.events import Emit, silent
+from mirage_onnx.superopt.kin_units import KinUnits
 from mirage_onnx.superopt.result import Stop
 
 
@@ -44,9 +45,11 @@ class Hooks:
   """The ends that a search is connected to.
 
   ``stop`` is polled between pieces of work; what it returns is the reason to stop now. ``store``:
-  units found there are not searched again. None of them can change a result, only cut it short.
+  units found there are not searched again. ``kin``: nor those that an earlier search of the same thread has
+  found of a region like this. None of them can change a result, only cut it short.
   """
 
   store: UnitStore = field(default_factory=NoStore)
   stop: Callable[[], Stop | None] = never
   emit: Emit = silent
+  kin: KinUnits = field(default_factory=KinUnits)

@@ -8,7 +8,10 @@ in the order of their cost and the walk ends when nothing cheaper can follow.
 A unit on the frontier is needed unless the walk ends before it gets there, so each is offered to
 whoever can begin it ahead of time; that decides nothing about the walk itself.
 
-The floors of a plan that is far from whole are low, so where there are many a walk may come to none
+The first floor of what is missing is low. When a plan is the cheapest by it, a better one is looked for
+(``rest_floors.py``), and only if that is not higher the walk goes on with the plan.
+
+The floors of a plan that is far from whole are low even so, so where there are many a walk may come to none
 for long. After ``PATIENCE`` units a second one, which goes on with the plan of the most kernels,
 yields a few plans: a search that ends early has those.
 """
@@ -23,6 +26,7 @@ from mirage_onnx.ir.ugraph import KernelParams, KTensor, UGraph
 from mirage_onnx.superopt.blame import Blame
 from mirage_onnx.superopt.choices import Counts
 from mirage_onnx.superopt.egraph import is_part
+from mirage_onnx.superopt.rest_floors import RestFloors
 from mirage_onnx.superopt.solved import together
 from mirage_onnx.superopt.unit_worker import Job
 from mirage_onnx.superopt.units import Built, Units
@@ -35,6 +39,8 @@ Offer = Callable[[float, Job], None]
 PATIENCE, HASTY = 96, 16
 #: Of more missing values than this one kernel computes all, two or one: the sets between are too many.
 GROUPED = 5
+#: A floor is made so much higher at a time.
+LOOKED = 0.03
 ROLES = ("input", "weight", "rows", "temp", "output")
 
 
@@ -51,7 +57,7 @@ class _Open:
   """A plan with values still ``missing``, and how far the choice of its next kernel is.
 
   Nothing is chosen, or the ``group`` of values that it computes (and its outline is looked at to
-  this ``depth``), or also what it ``reads``.
+  this ``depth``), or also what it ``reads``; then that kernel has the floor ``own_us``.
   """
 
   plan: KernelPlan
@@ -59,13 +65,14 @@ class _Open:
   group: tuple[int, ...] = ()
   depth: int = 0
   reads: tuple[int, ...] | None = None
+  own_us: float = 0.0
 
 
 class _Walk:
-  """A frontier of plans: the cheapest first, or where it is ``hasty`` the most kernels first."""
+  """A frontier of plans of at most so many kernels: the cheapest first, or if ``hasty`` the most kernels."""
 
-  def __init__(self, offer: Callable[[float, _Open], None] | None, *, hasty: bool) -> None:
-    self._offer, self._hasty = offer, hasty
+  def __init__(self, offer: Callable[[float, _Open], None] | None, most: int, *, hasty: bool) -> None:
+    self._offer, self.most, self.hasty = offer, most, hasty
     self.heap: list[tuple[int, float, int, _Open]] = []
     self._pushed = 0
     #: What the kernels of a group read, of those groups and reads that have kernels.
@@ -74,7 +81,7 @@ class _Walk:
   def push(self, floor_us: float, node: _Open) -> None:
     if self._offer and node.group:
       self._offer(floor_us, node)
-    left = -len(node.plan.kernels) if self._hasty else 0
+    left = -len(node.plan.kernels) if self.hasty else 0
     heapq.heappush(self.heap, (left, floor_us, self._pushed, node))
     self._pushed += 1
 
@@ -89,8 +96,10 @@ class Plans:
     self.units, self.run, self.counts, self._offer = units, run, counts, offer
     # One kernel does not compute outputs over different axes, parts of a concatenation.
     kinds = {units.graph.axes(c) for c in units.outputs}
-    self._most = units.bound.kernels + len(kinds) - 1
+    #: Kernels of a plan.
+    self.most = units.bound.kernels + len(kinds) - 1
     self._ran, self.found = 0, False
+    self._rests = RestFloors(self._rest_floors)
     self.blame = Blame(units.original, units.exponentials)
 
   def cheapest_first(self) -> Iterator[tuple[KernelPlan, bool]]:
@@ -104,13 +113,13 @@ class Plans:
       return
     offer = self._offer_jobs if self._offer else None
     waiting = True
-    for plan in self._walk(_Walk(offer, hasty=False), start):
+    for plan in self._walk(_Walk(offer, self.most, hasty=False), start):
       if plan is not None:
         waiting = False
         yield plan, False
       elif waiting and self._ran >= PATIENCE:
         waiting = False
-        early = filter(None, self._walk(_Walk(None, hasty=True), start))
+        early = filter(None, self._walk(_Walk(None, self.most, hasty=True), start))
         for plan in islice(early, HASTY):
           yield plan, True
           if self.found:
@@ -120,12 +129,15 @@ class Plans:
     """The plans, and None after every other step."""
     walk.push(0.0, _Open(KernelPlan(0.0), start))
     while walk.heap:
-      *_, node = heapq.heappop(walk.heap)
+      _, floor_us, _, node = heapq.heappop(walk.heap)
       if reason := self.blame.reason(b for _, b in node.plan.kernels):
         self.counts.prune(reason)
         continue
       if not node.missing:
         yield node.plan
+        continue
+      if not walk.hasty and (least_us := self._least_us(node, floor_us, walk)) > floor_us:
+        walk.push(least_us, node)
         continue
       if not node.group:
         self._open_groups(node, walk)
@@ -134,6 +146,28 @@ class Plans:
       else:
         self._open_kernels(node, walk)
       yield None
+
+  def _least_us(self, node: _Open, floor_us: float, walk: _Walk) -> float:
+    """A floor of a plan by what it takes to make its missing values, a little above ``floor_us`` at most."""
+    rest, before_us = node.missing, node.plan.cost_us
+    left = walk.most - len(node.plan.kernels)
+    if node.reads is not None:
+      rest = node.missing.difference(node.group).union(node.reads)
+      before_us, left = before_us + node.own_us, left - 1
+    elif not node.plan.kernels:
+      return floor_us  # that is this walk itself
+    rest_us = self._rests.least_us(rest, left, (1 + LOOKED) * floor_us - before_us)
+    return max(floor_us, before_us + rest_us)
+
+  def _rest_floors(self, c: int, kernels: int) -> Iterator[float]:
+    """As of ``rest_floors.Begin``."""
+    walk = _Walk(None, kernels, hasty=False)
+    for plan in self._walk(walk, frozenset((c,))):
+      if plan is not None:
+        yield plan.cost_us
+        return
+      yield walk.heap[0][1] if walk.heap else inf
+    yield inf
 
   def _offer_jobs(self, floor_us: float, node: _Open) -> None:
     assert self._offer is not None
@@ -147,11 +181,11 @@ class Plans:
     return self.units.jobs(node.group, self._depth(node))
 
   def _open_groups(self, node: _Open, walk: _Walk) -> None:
-    if len(node.plan.kernels) == self._most:
+    if len(node.plan.kernels) == walk.most:
       self.counts.prune("more kernels than the bound")
       return
     floor_us, slack = self.units.floors.rest_us, self.units.bound.slack
-    for group in self._groups(node.missing):
+    for group in self.groups(node.missing):
       rest = node.missing - set(group)
       least = floor_us(frozenset(group)) + floor_us(rest)
       walk.push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
@@ -163,7 +197,7 @@ class Plans:
       return
     depth = self._depth(node)
     outline = self.units.outline(node.group, depth)
-    is_last = len(node.plan.kernels) + 1 >= self._most
+    is_last = len(node.plan.kernels) + 1 >= walk.most
     # What reads nothing has the least floor.
     if depth is not None and outline.beyond_us < inf and not is_last:
       deeper = replace(node, depth=depth + 1)
@@ -177,7 +211,7 @@ class Plans:
         self.counts.prune("more kernels than the bound")
         continue
       least = outline.floor_us[reads] + self.units.floors.rest_us(rest)
-      opened = replace(node, reads=reads)
+      opened = replace(node, reads=reads, own_us=slack * outline.floor_us[reads])
       walk.push(node.plan.cost_us + slack * least, opened)
 
   def _depth(self, node: _Open) -> int | None:
@@ -206,7 +240,7 @@ class Plans:
     self.counts.prune("more sets of values to read than the bound")
     return True
 
-  def _groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
+  def groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
     """The sets of missing values that one kernel may compute, with the deepest among them.
 
     Parts of one axis come from one kernel: their number is a number of its grid.

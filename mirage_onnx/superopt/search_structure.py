@@ -105,7 +105,7 @@ def probe(
   deadline = time.monotonic() + budget_s
   before = [g.text for g in entry.graphs] if entry else []
   asked = _Asked(region, verify, dict.fromkeys(graphs, _Known()))
-  quiet = Hooks(hooks.store, hooks.stop)  # the progress of a probe is none of the region
+  quiet = Hooks(hooks.store, hooks.stop, kin=hooks.kin)  # the progress of a probe is none of the region
   shapes = probe_shapes(region, probes)
 
   def finishes(extents: Mapping[str, int]) -> bool:

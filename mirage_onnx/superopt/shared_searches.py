@@ -4,8 +4,10 @@ The first region of a family (its regions differ in sizes that no weight has) is
 others wait for it and take their numbers from what it has found (``search_structure.py``). Which
 one is first is a matter of their order alone, so the results do not depend on the number of
 workers. A search does not wait for probes that only later runs have a use for: they come after all
-results, by ``learn``. What is next may be wished anew whenever a worker is free (``take``). No search gets
-all the time that is left while others wait: ``FAIR`` times its even share, or ``LEAST_S``.
+results, by ``learn``. Regions that are kin (``kin_units.py``) are searched one after the other by one thread,
+whose process has the units of the first then. What is next may be wished anew whenever a worker is free
+(``take``). No search gets all the time that is left while others wait: ``FAIR`` times its even share, or
+``LEAST_S``.
 """
 
 import threading
@@ -18,6 +20,7 @@ from mirage_onnx.errors import MirageError, RejectionError
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal_lines import UNREADABLE
+from mirage_onnx.superopt.kin_units import kin
 from mirage_onnx.superopt.result import SearchResult, Verify
 from mirage_onnx.superopt.search_structure import (
   FINISHED,
@@ -118,27 +121,38 @@ class SharedSearches:
     self._done: set[int] = set()
     self._taken: set[int] = set()
     self._taking = threading.Lock()
+    self._kin = [kin(r) for r in regions]
+    self._takers: dict[str, int] = {}
+    self.order = self._ordered()
 
   def take(self, preferred: Sequence[int]) -> int | None:
     """The next region to search, of ``preferred`` if one of these is left; None: all are taken.
 
     For one that waits for the first of its family it is that one; where that is being searched, another.
+    What is kin to regions of another thread, which has their units, is left to it while there are others.
     """
     with self._taking:
       waits: int | None = None
-      for i in (*preferred, *self.order):
+      foreign: int | None = None
+      me = threading.get_ident()
+      for place, i in enumerate((*preferred, *self.order)):
         if i in self._taken:
           continue
         first = self._first[self._families[i]]
-        if i == first or self._searched[self._families[i]].is_set():
+        if i != first and not self._searched[self._families[i]].is_set():
+          if first in self._taken:
+            waits = i if waits is None else waits
+            continue
+          i = first
+        if place < len(preferred) or self._takers.get(self._kin[i], me) == me:
           return self._take(i)
-        if first not in self._taken:
-          return self._take(first)
-        waits = i if waits is None else waits
-      return None if waits is None else self._take(waits)
+        foreign = i if foreign is None else foreign
+      last = waits if foreign is None else foreign
+      return None if last is None else self._take(last)
 
   def _take(self, i: int) -> int:
     self._taken.add(i)
+    self._takers[self._kin[i]] = threading.get_ident()
     return i
 
   def _share_s(self) -> float:
@@ -147,10 +161,13 @@ class SharedSearches:
     waiting = max(1, len(self.regions) - len(self._done))
     return min(left, max(LEAST_S, FAIR * left / waiting))
 
-  @property
-  def order(self) -> tuple[int, ...]:
-    """The order in which ``result`` is to be called: nobody waits for one that comes later."""
-    firsts = sorted(self._first.values())
+  def _ordered(self) -> tuple[int, ...]:
+    """The order in which ``result`` is to be called: nobody waits for one that comes later.
+
+    Kin come one after the other, so that what is known of them is of the last searches.
+    """
+    places = {k: i for i, k in reversed(list(enumerate(self._kin)))}
+    firsts = sorted(self._first.values(), key=lambda i: (places[self._kin[i]], i))
     known = set(firsts)
     return (*firsts, *(i for i in range(len(self.regions)) if i not in known))
 

@@ -9,6 +9,7 @@ from typing import cast
 from mirage_onnx.ir.region import Region
 from mirage_onnx.superopt.axioms import Axiom
 from mirage_onnx.superopt.choices import Counts
+from mirage_onnx.superopt.kin_units import KinUnits
 from mirage_onnx.superopt.outlines import Depth, Derivations, Outline, Reads
 from mirage_onnx.superopt.result import Allow, SearchBound
 from mirage_onnx.superopt.space import Space
@@ -24,8 +25,9 @@ WAIT_S = 0.05
 class SharedUnits(Units):
   """Units for ``workers`` processes, of which the caller's is one.
 
-  A setting that another process cannot have (an axiom that is in no table, a restriction without
-  a pickle) is searched by this process alone. To be closed.
+  ``kin``: what searches of other regions have found. A setting that another process cannot have (an
+  axiom that is in no table, a restriction without a pickle) is searched by this process alone. To be
+  closed.
   """
 
   def __init__(
@@ -38,8 +40,10 @@ class SharedUnits(Units):
     allow: Allow | None = None,
     *,
     workers: int = 1,
+    kin: KinUnits | None = None,
   ) -> None:
     super().__init__(region, target, bound, axioms, space, allow)
+    self._known = None if kin is None or allow else kin.of(region, target, bound, axioms, space)
     self._own: dict[Job, Found] = {}
     self._pool: UnitPool | None = None
     if workers > 1:
@@ -78,9 +82,19 @@ class SharedUnits(Units):
 
   def _search(self, job: Job) -> Found:
     classes, what = job
-    if isinstance(what, Depth):
-      return self.outline_part(classes, what)
-    return super().run(classes, what)
+    if self._known is None:
+      return self._made(job)
+    # An outline does not depend on how its values lie in memory.
+    touched = () if isinstance(what, Depth) else tuple(map(self.tensor, (*classes, *what)))
+    known, key = self._known, (job, touched)
+    if key not in known.found:
+      known.found[key] = found = self._made(job)
+      known.derivations += sum(map(len, found.derivations.values())) if isinstance(found, Outline) else 0
+    return known.found[key]
+
+  def _made(self, job: Job) -> Found:
+    classes, what = job
+    return self.outline_part(classes, what) if isinstance(what, Depth) else super().run(classes, what)
 
   def _found(self, job: Job) -> Found:
     """What a job finds; while a worker has it, another needed one is done here."""

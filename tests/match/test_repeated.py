@@ -89,3 +89,27 @@ def test_more_layers_make_no_more_regions(monkeypatch):
     monkeypatch.setattr(repeated, "make_region", counted)
     find_candidates(program(count))
   assert made[5] == made[7] > 0
+
+
+def test_numbers_that_look_like_places_are_others():
+  """TensorScatter implies 0, 1, 2, .., which no kernel reads; beside it a model has 15, 14, 13, ..."""
+  net, room = Net(np.float32, opset=24), 16
+  shapes = [(2, 4, room, 8), (2, 4, 2, 8)]
+  cache, rows, at = (*(net.input(*s) for s in shapes), net.input(2, dtype=np.int64))
+  op = net.TensorScatter(cache, rows, at, axis=2)
+  cache, rows, at = (*(net.input(*s) for s in shapes), net.input(2, dtype=np.int64))
+  place = net.cast(net.constant(np.arange(room)[::-1].copy(), np.int32), np.float32)
+  first = net.Reshape(net.cast(at, np.float32), net.constant([2, 1, 1, 1], np.int64))
+  ahead = net.Sub(net.Reshape(place, net.constant([1, 1, room, 1], np.int64)), first)
+  ends = [net.constant([i], np.int64) for i in range(3)]
+  parts = [net.Slice(rows, ends[i], ends[i + 1], ends[2]) for i in range(2)]
+  row = net.Where(net.Equal(ahead, 0.0), *parts)
+  inside = net.And(net.LessOrEqual(net.constant(0.0), ahead), net.Less(ahead, 2.0))
+  spelled = net.Where(inside, row, cache)
+  subject = import_model(load_model(net.model(op, spelled)))
+  assert not any(n.barrier for n in subject.nodes)
+  (own,) = (n.name for n in subject.nodes if n.op_type == "TensorScatter")
+  nodes = frozenset(n.name for n in subject.nodes) - {own}
+  maker = repeated.RegionMaker(subject)
+  a, b = maker.make(frozenset({own}), frozenset({op})), maker.make(nodes, frozenset({spelled}))
+  assert a.terms == b.terms and a.extents == b.extents and a.key != b.key

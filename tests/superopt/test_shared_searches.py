@@ -149,6 +149,28 @@ def test_the_preferred_one_is_next_and_before_it_the_first_of_its_family():
   assert sorted([first, other, kin, *rest]) == [*range(len(REGIONS))] and shared.take(()) is None
 
 
+def test_kin_are_left_to_who_has_searched_them():
+  """Half of the regions of a layer differ in the order of their outputs' axes: one worker has their units."""
+  other = replace(SOFTMAX.outputs[0], axes=SOFTMAX.outputs[0].axes[::-1], dims=SOFTMAX.outputs[0].dims[::-1])
+  assert other.axes != SOFTMAX.outputs[0].axes
+  regions = (SOFTMAX, NORM, replace(SOFTMAX, outputs=(other,)), PROGRAMS["bias_relu"]())
+  shared = SharedSearches(regions, StructureStore(None, SETTING), lambda: 60.0)
+  assert shared.order == (0, 2, 1, 3)
+  with ThreadPoolExecutor(1) as elsewhere:
+    assert elsewhere.submit(shared.take, ()).result() == 0
+    assert shared.take(()) == 1
+    assert shared.take(()) == 3
+    assert elsewhere.submit(shared.take, ()).result() == 2
+  shared = SharedSearches(regions, StructureStore(None, SETTING), lambda: 60.0)
+  with ThreadPoolExecutor(1) as elsewhere:
+    assert elsewhere.submit(shared.take, ()).result() == 0
+    assert [shared.take((2,)), shared.take(()), shared.take(())] == [2, 1, 3], "unless that is wanted"
+  shared = SharedSearches(regions[:3], StructureStore(None, SETTING), lambda: 60.0)
+  with ThreadPoolExecutor(1) as elsewhere:
+    assert elsewhere.submit(shared.take, ()).result() == 0
+    assert [shared.take(()), shared.take(()), shared.take(())] == [1, 2, None], "or nothing else is left"
+
+
 def test_an_error_of_the_first_does_not_hold_the_others():
   shared = searches(StructureStore(None, SETTING))
 
