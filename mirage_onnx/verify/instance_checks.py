@@ -52,9 +52,7 @@ def check_instances(
   )
 
 
-def unlike(
-  instances: Sequence[RegionCandidate], weights: ModelWeights, known: Scales
-) -> tuple[Region, ...]:
+def unlike(instances: Sequence[RegionCandidate], weights: ModelWeights, known: Scales) -> tuple[Region, ...]:
   """Of these instances those that a search should ask about besides the first one.
 
   Those with the smallest and the largest scales (weights of few elements), if they are others. ``known``: of
