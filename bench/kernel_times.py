@@ -18,6 +18,7 @@ import random
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing import get_context
@@ -168,8 +169,9 @@ class Pool:
       self.gpu.write(at + first, data[: size - first])
 
 
-def timed(gpu, pool, graph, extents, source, cubin):
-  """Microseconds of one in a row, median; None if its tensors are too large.
+@contextmanager
+def in_a_row(gpu, pool, graph, extents, source):
+  """Tensors of many launches, for which the body has a GPU's scope; None if they are too large.
 
   In a row, as in a model: kernels of one CUDA graph, each with its own tensors, which are not in the L2.
   """
@@ -180,7 +182,8 @@ def timed(gpu, pool, graph, extents, source, cubin):
   # Outside of the scope: pools that are made here stay.
   given = [{t.name: pool.take(t, n) for t, n in zip(tensors, sizes, strict=True)} for _ in range(sets)]
   if any(a is None for at in given for a in at.values()):
-    return None
+    yield None
+    return
   with gpu.scope():
     for at in given:
       for tensor in tensors:
@@ -188,13 +191,27 @@ def timed(gpu, pool, graph, extents, source, cubin):
           at[tensor.name] = gpu.put(
             np.full(tensor.elements(extents), counts[tensor.name], tensor.dtype.numpy)
           )
-    function = gpu.load(cubin, source.name, source.smem_bytes)
+    yield given
 
-    def row():
-      for at in given:
-        gpu.launch_source(function, source, at)
 
-    return float(np.median(gpu.time_us([gpu.capture(row)], SAMPLES)[0])) / sets
+def timed_in_turns(gpu, given, source, functions):
+  """Microseconds of one launch of each function, median of samples that take turns."""
+
+  def row(function):
+    for at in given:
+      gpu.launch_source(function, source, at)
+
+  graphs = [gpu.capture(partial(row, f)) for f in functions]
+  return [float(t) / len(given) for t in np.median(gpu.time_us(graphs, SAMPLES), axis=1)]
+
+
+def timed(gpu, pool, graph, extents, source, cubin):
+  """Microseconds of one in a row, median; None if its tensors are too large."""
+  with in_a_row(gpu, pool, graph, extents, source) as given:
+    if given is None:
+      return None
+    (us,) = timed_in_turns(gpu, given, source, [gpu.load(cubin, source.name, source.smem_bytes)])
+    return us
 
 
 def summary(rows):

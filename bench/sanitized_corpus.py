@@ -97,12 +97,11 @@ def _attention():
 
 
 def _fed():
-  from tests.codegen.tiled.test_feed_text import FED, RANKS
+  from tests.codegen.tiled.test_feed_text import FED
   from tests.gpu.test_warpgroups import CASES
 
-  ranks = {f"ranks {n}": c for n, c in RANKS.items()}
   late = {n: c for n, c in CASES.items() if "stored late" in n or "batched" in n}
-  for name, c in {**FED, **ranks, **late}.items():
+  for name, c in {**FED, **late}.items():
     yield Subject(f"fed/{name}", c.graph, c.params, c.extents)
   for n, (rows, depth, columns, kind, dtype) in enumerate(FED_CASES):
     graph, sizes = (

@@ -132,8 +132,7 @@ def candidates(name, keep):
     add(False, partial(fed_points, sharing=(n,)))
   add(False, varied)
   add(False, partial(varied, sharing=(2,), most=2))
-  for solve in (partial(fed_points, ranks=SHARED), warpgroup_points):
-    add(True, lambda *given, own=solve: [f for f in own(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
+  add(True, lambda *given: [f for f in warpgroup_points(*given[:-1], 4 * keep) if f[1].cluster > 1][:keep])
   return jobs
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from mirage_onnx import events, pipeline
-from mirage_onnx.api_reports import check_budget, check_page, reduce, report_page, write_page
+from mirage_onnx.api_reports import check_budget, check_pages, reduce, report_page, write_page
 from mirage_onnx.asked_targets import asked_targets, present_target, warn_of_gpus
 from mirage_onnx.branch_price import paying
 from mirage_onnx.cluster_compiler import compiling_on
@@ -181,8 +181,7 @@ def optimize(
   targets, measure = ((H200,), False) if locked else asked_targets(rated.target(target))
   if external not in (None, *External):
     raise MirageError("OPTION_INVALID", f"external={external!r}: keep, copy or inline")
-  if page is not None:
-    check_page(Path(page), source, target_path)
+  check_pages([Path(page) if page is not None else None], source, target_path)
   with ExitStack() as ends, readable(model) as given, CheckProcess() as checks, compiling_on(workers):
     ends.enter_context(timing_on(workers, measured=measure))
     shapes, one = sizes_of_steps(given, shapes or {}, steps)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import check_file
-from mirage_onnx.report.text_file import check_writable, write_text
+from mirage_onnx.report.text_file import check_replaceable, check_writable, write_text
 
 if TYPE_CHECKING:
   from mirage_onnx.reduction import ReductionStep
@@ -31,15 +31,22 @@ def check_budget(budget_s: float | None) -> None:
     raise MirageError("OPTION_INVALID", f"a budget of {budget_s} seconds: {most}")
 
 
-def check_page(page: Path, *models: Path | None) -> None:
-  """That a page can be written, in place of none of ``models``.
+def check_pages(pages: Iterable[Path | None], *models: Path | None) -> None:
+  """That each page that is asked for can be written: over no model, no other page, and nothing but a text.
 
   Raises:
       MirageError: OUTPUT_UNWRITABLE, OPTION_INVALID.
   """
-  check_writable(page)
-  if page.resolve() in [m.resolve() for m in models if m is not None]:
-    raise MirageError("OPTION_INVALID", f"{page} is a model of this run")
+  taken = {m.resolve() for m in models if m is not None}
+  for page in pages:
+    if page is None:
+      continue
+    path = page.resolve()
+    if path in taken:
+      raise MirageError("OPTION_INVALID", f"{page} is a model of this run, or asked for twice")
+    check_replaceable(page)
+    if path.is_file() or not path.exists():  # a device, or a pipe, takes more than one
+      taken.add(path)
 
 
 def write_page(path: Path, record: RunRecord, file: ModelFile) -> None:

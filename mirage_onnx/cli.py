@@ -8,6 +8,7 @@ stdout gets exactly one object, also when the command fails: ``{"schema":1,"erro
 
 import contextlib
 import gc
+import io
 import json
 import os
 import sys
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # it was closed before the start
       setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the process)
+  if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr does: another encoding than UTF-8 ends no command
+    sys.stdout.reconfigure(errors="backslashreplace")
   arguments = list(sys.argv[1:] if argv is None else argv)
   as_json = "--json" in arguments
   try:

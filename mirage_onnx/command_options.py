@@ -216,7 +216,7 @@ def _opened(path: Path | None) -> Iterator[TextIO | None]:
     yield None
     return
   try:
-    stream = path.open("w", encoding="utf-8")
+    stream = path.open("w", encoding="utf-8", errors="backslashreplace")
   except OSError as error:
     raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
   try:

@@ -179,6 +179,7 @@ def optimize(
     options = {name: value for name, value in locals().items() if name not in ("model", "output", "shapes")}
     return _optimize_folder(model, output, shapes, options)
   from mirage_onnx import api
+  from mirage_onnx.api_reports import check_pages
   from mirage_onnx.deadline import command_began
   from mirage_onnx.interrupt import Interrupt
   from mirage_onnx.report.log import stderr_console
@@ -196,8 +197,9 @@ def optimize(
   console = stderr_console()
   written = None if dry_run else output or model.parent / f"{model.stem}.mirage.onnx"
   require(not (locked and dry_run), "--locked and --dry-run exclude each other")
-  kept = journal or (written and written.with_name(f"{written.name}.journal"))
-  lock = written and written.with_name(f"{written.name}.lock")
+  kept = journal or (written and Path(f"{written}.journal"))
+  lock = written and Path(f"{written}.lock")
+  check_pages((report, events, trace), model, written, kept, lock, profile)
   with (
     Interrupt() as interrupt,
     ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
@@ -237,7 +239,7 @@ def optimize(
     console.print(summary(told), highlight=False)
     if report:
       console.print(f"wrote {report}", highlight=False, markup=False)
-    if interrupt.asked and kept:
+    if interrupt.asked and kept and kept.exists():
       console.print(f"next: the same command goes on from {kept}", highlight=False, markup=False)
   if as_json:
     print_json(result.report)
@@ -254,7 +256,8 @@ def _optimize_folder(
   from mirage_onnx.genai_folder import GenaiFolder
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
-  folder, written = GenaiFolder.read(source), output or source.with_name(f"{source.resolve().name}.mirage")
+  named = source if source.name not in ("", "..") else source.resolve()
+  folder, written = GenaiFolder.read(source), output or named.with_name(f"{source.resolve().name}.mirage")
   several = len(folder.models) > 1
   for name in ("journal", "report", "events", "trace"):
     require(not (several and options[name]), f"--{name}: the folder has {len(folder.models)} models")

@@ -14,6 +14,7 @@ from mirage_onnx import events
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded
 from mirage_onnx.importer import LoadedModel
+from mirage_onnx.ir import RegionTensor
 from mirage_onnx.searching import Setting, search_all, stopped
 from mirage_onnx.superopt.expected_time import doubt
 from mirage_onnx.superopt.result import SearchResult, Stop
@@ -107,7 +108,8 @@ def search_outcomes(
 
   regions = [found[k].region for k in todo]
   setting.hooks.emit(events.RegionsStarted("superopt", tuple((r.key, r.nodes) for r in regions)))
-  more = [unlike([c.region for c in found[k].instances], weights) for k in todo]
+  scales: dict[RegionTensor, float | None] = {}
+  more = [unlike(found[k].instances, weights, scales) for k in todo]
   place = {key: i for i, key in enumerate(todo)}
   search_all(
     loaded, regions, setting, workers=workers, done=done, twins=more, weights=weights, in_order=tell is None,

@@ -125,7 +125,7 @@ def reduce(
     str, typer.Option(metavar="TEXT", help="A failure also prints TEXT (then its exit code may be 0).")
   ] = "",
   budget: Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="End after this time, with the smallest so far.")
+    float | None, budget_option("End after this time (90, 90s, 10m, 1h), with the smallest so far.")
   ] = None,
   as_json: Json = False,
 ) -> int:
@@ -176,15 +176,13 @@ def report(
 ) -> int:
   """Write the report of an optimized model as one HTML page."""
   from mirage_onnx import api
+  from mirage_onnx.api_reports import check_pages, node_times
 
+  path = output or model.with_suffix(".html")
+  check_pages((node_data, path), model)
   if node_data is not None:
-    require(node_data.resolve() != model.resolve(), f"{node_data} is the model")
-    from mirage_onnx.api_reports import node_times
-
     write(node_data, json.dumps(node_times(model), ensure_ascii=False, indent=1) + "\n")
     print(f"wrote {node_data}", file=sys.stderr)
-  path = output or model.with_suffix(".html")
-  require(path.resolve() != model.resolve(), f"{path} is the model")
   write(path, api.report_page(model))
   print(f"wrote {path}", file=sys.stderr)
   return Exit.DONE
@@ -230,14 +228,12 @@ def explain(
   you can do.
   """
   from mirage_onnx import api
-  from mirage_onnx.api_reports import check_page
+  from mirage_onnx.api_reports import check_pages
   from mirage_onnx.report.inspection_table import explain_tables
   from mirage_onnx.tune.declared_sizes import parse_sizes
 
   require(budget is None or budget > 0, f"--budget {budget}: must be more than 0 seconds")
-  for path in (dot, svg, cuda):
-    if path is not None:
-      check_page(path, model)
+  check_pages((dot, svg, cuda), model)
   with stdout_kept(as_json):
     sizes = parse_sizes(shapes or ())
     report = api.explain(model, region, target=target, budget_s=budget, shapes=sizes)

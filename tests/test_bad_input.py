@@ -1,8 +1,10 @@
 """What people get wrong, through the command line, from a folder of their own.
 
-One line with the right code, the right exit code, no traceback, and nothing new in the folder.
+One line with the right code, the right exit code, no traceback, and all in the folder as it was.
 """
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -35,12 +37,17 @@ CASES = (
   (f"optimize m.onnx -o {'d' * 5000}/x.onnx", "there is no folder", "OUTPUT_UNWRITABLE"),
   (f"optimize m.onnx --report {LONG}", "is too long", "OUTPUT_UNWRITABLE"),
   (f"explain m.onnx n0 --svg {LONG}", "is too long", "OUTPUT_UNWRITABLE"),
+  ("optimize \udcff.onnx", "rename it", "FILE_UNREADABLE"),
+  ("verify m.onnx \udcff.onnx", "rename it", "FILE_UNREADABLE"),
+  ("optimize m.onnx -o \udcff.out", "is not UTF-8", "OUTPUT_UNWRITABLE"),
   ("optimize empty.onnx", "is empty", "NOT_ONNX"),
   ("optimize text.onnx", "is not a protobuf message", "NOT_ONNX"),
   ("optimize cut.onnx", "or is cut off", "NOT_ONNX"),
   ("optimize zip.onnx", "is not a protobuf message", "NOT_ONNX"),
   ("optimize lost.onnx", "", "EXTERNAL_DATA_MISSING"),
   ("optimize m.onnx -o folder", "folder is a folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o .", ". is a folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx -o /", "/ is a folder", "OUTPUT_UNWRITABLE"),
   ("optimize m.onnx -o -", "a model is not written to stdout", OPTION),
   ("explain m.onnx n0 --svg none/x.svg", "none is no folder that can be written to", "OUTPUT_UNWRITABLE"),
   ("explain m.onnx n0 --dot folder", "it is a folder", "OUTPUT_UNWRITABLE"),
@@ -108,10 +115,22 @@ CASES = (
   ("optimize m.onnx --report none/r.html", "no folder", "OUTPUT_UNWRITABLE"),
   ("optimize m.onnx --report m.onnx", "is a model of this run", OPTION),
   ("optimize m.onnx --trace folder", "folder", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx --trace m.onnx", "is a model of this run", OPTION),
+  ("optimize m.onnx --events ./m.onnx", "is a model of this run", OPTION),
+  ("optimize m.onnx --events o.onnx -o o.onnx", "is a model of this run", OPTION),
+  ("optimize m.onnx --events m.mirage.onnx.lock", "is a model of this run", OPTION),
+  ("optimize m.onnx --events x --trace x", "asked for twice", OPTION),
+  ("optimize external.onnx --events external.data", "no text", "OUTPUT_UNWRITABLE"),
+  ("optimize external.onnx --report external.data", "no text", "OUTPUT_UNWRITABLE"),
+  ("optimize m.onnx --trace hard.onnx", "no text", "OUTPUT_UNWRITABLE"),
+  ("explain external.onnx n0 --svg external.data", "no text", "OUTPUT_UNWRITABLE"),
+  ("explain m.onnx n0 --svg x --cuda x", "asked for twice", OPTION),
   ("report no.onnx", "does not exist", "FILE_MISSING"),
   ("report text.onnx", "", "NOT_ONNX"),
   ("report m.onnx", "holds no record", "REPORT_MISSING"),
-  ("report m.onnx -o m.onnx", "is the model", OPTION),
+  ("report m.onnx -o m.onnx", "is a model of this run", OPTION),
+  ("report m.onnx --node-data m.onnx", "is a model of this run", OPTION),
+  ("report m.onnx -o other.onnx", "no text", "OUTPUT_UNWRITABLE"),
   ("tune", "Missing argument", OPTION),
   ("tune no.onnx", "does not exist", "FILE_MISSING"),
   ("tune folder", "is a folder, not a file", "FILE_UNREADABLE"),
@@ -125,6 +144,7 @@ CASES = (
   ("reduce m.onnx -- nobody-has-this {}", "cannot be run", OPTION),
   ("reduce m.onnx -- true {}", "ends with exit code 0", "NOT_FAILING"),
   ("reduce m.onnx --match words -- false {}", "does not print 'words'", "NOT_FAILING"),
+  ("reduce m.onnx --budget 0s -- false {}", "more than 0", OPTION),
   ("reduce m.onnx -o m.onnx -- false {}", "is the input", "OUTPUT_IS_INPUT"),
   ("reduce m.onnx -o none/o.onnx -- false {}", "no folder", "OUTPUT_UNWRITABLE"),
   ("reduce no.onnx -- false {}", "does not exist", "FILE_MISSING"),
@@ -146,6 +166,8 @@ def folder(tmp_path_factory):
   for name in ("external", "lost"):
     onnx.save(onnx.load(made / "m.onnx"), made / f"{name}.onnx", location=f"{name}.data", **more)
   (made / "lost.data").unlink()
+  (made / "\udcff.onnx").hardlink_to(made / "m.onnx")  # a byte that is no UTF-8
+  (made / "hard.onnx").hardlink_to(made / "m.onnx")
   other = Net()
   onnx.save(other.model(other.Relu(other.input(3, 5))), made / "other.onnx")
   (made / "folder").mkdir()
@@ -163,10 +185,12 @@ def folder(tmp_path_factory):
 
 
 def contents(folder):
-  return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+  return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(("arguments", "words", "code"), CASES, ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+  ("arguments", "words", "code"), CASES, ids=[c[0].replace("\udcff", "ff") for c in CASES]
+)
 def test_one_line(folder, monkeypatch, capfd, arguments, words, code):
   monkeypatch.chdir(folder)
   before = contents(folder)
@@ -174,7 +198,7 @@ def test_one_line(folder, monkeypatch, capfd, arguments, words, code):
   out, err = capfd.readouterr()
   *stages, line = err.splitlines()
   assert line.startswith(f"error: {code}: ") and words in line and out == ""
-  assert all(s.split()[0] in ("importer", "match") for s in stages)  # what was done before it was known
+  assert all(s.split()[0] in ("importer", "match", "verify:") for s in stages)  # done before it was known
   assert contents(folder) == before
 
 
@@ -211,6 +235,15 @@ def test_closed_streams(folder, closed):
   command = f"'{sys.executable}' -m mirage_onnx inspect m.onnx {closed}"
   done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True)
   assert done.returncode == Exit.DONE and "error" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["tables", "json"])
+def test_a_terminal_without_utf8(folder, monkeypatch, more):
+  stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+  monkeypatch.setattr(sys, "stdout", stdout)
+  assert cli.main(["inspect", str(folder / "m.onnx"), *more]) == Exit.DONE
+  text = stdout.buffer.getvalue().decode("ascii")
+  assert json.loads(text)["schema"] == 1 if more else "\\xb5s predicted" in text
 
 
 def test_events_that_nobody_can_write(folder, monkeypatch, capsys):

@@ -79,6 +79,13 @@ def test_where_nothing_is_replaced_no_library_is_asked_for(tmp_path, capsys):
   assert "no model has custom nodes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("inside", "given"), [("", "."), ("sub", "..")])
+def test_a_folder_that_has_no_name_where_one_stands(tmp_path, monkeypatch, capsys, inside, given):
+  monkeypatch.chdir(folder(tmp_path / "llm") / inside)
+  assert main(["optimize", given, "--target", "h200", "--margin", "0.99"]) == 0
+  assert (tmp_path / "llm.mirage" / CONFIG).exists() and "wrote" in capsys.readouterr().err
+
+
 def test_sizes_come_from_the_config(tmp_path):
   path = folder(tmp_path / "llm")
   known = GenaiFolder.read(path)

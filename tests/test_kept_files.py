@@ -1,21 +1,22 @@
 """What is kept for later runs, counted and removed; what is not ours stays."""
 
 import os
+import re
 
 from mirage_onnx import kept_files as kept_module
 from mirage_onnx.emulator import toolchain
 from mirage_onnx.kept_files import KINDS, kept_files, remove_kept
+from mirage_onnx.source_digest import PACKAGE
 from mirage_onnx.superopt.cache_folders import cache_folder
 
 
 def test_kinds_are_the_folders_that_are_written(monkeypatch, tmp_path):
   monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
   monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
-  kept = {
-    cache_folder(kind)
-    for kind in "results structures checks data choices cubins measurements verdicts rates".split()
-  } | {toolchain.cache_folder()}
-  assert kept == {tmp_path / kind for kind in KINDS}
+  text = "".join(p.read_text() for p in PACKAGE.rglob("*.py"))
+  written = set(re.findall(r'cache_folder\("(\w+)"\)', text)) - {"locks"}  # which hold nothing
+  kept = {cache_folder(), toolchain.cache_folder(), *map(cache_folder, written)}
+  assert len(written) > 5 and kept == {tmp_path / kind for kind in KINDS}
 
 
 def test_counts_and_removal(tmp_path):

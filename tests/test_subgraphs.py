@@ -212,6 +212,36 @@ def test_a_branch_of_which_types_are_not_known():
   assert [n.op_type for n in program.nodes] == ["If", "Relu"]
 
 
+def with_wrong_sizes():
+  """An If of which it, and its branches, are declared at sizes that they do not have: ONNX Runtime warns."""
+  model = subgraph_models.model(subgraph_models.chosen)
+  graphs = [a.g for a in holder(model).attribute]
+  for graph, rows in zip((*graphs, model.graph), (subgraph_models.ROWS, 1, 3), strict=True):
+    (output,) = graph.output
+    output.type.tensor_type.elem_type = TensorProto.FLOAT16
+    del output.type.tensor_type.shape.dim[:]
+    for size in (rows, subgraph_models.HIDDEN + 1):
+      output.type.tensor_type.shape.dim.add(dim_value=size)
+  return model
+
+
+def test_what_branches_declare_and_do_not_have_is_not_believed():
+  model = with_wrong_sizes()
+  found = load_model(model).tensors[model.graph.output[0].name]
+  assert found.shape == (subgraph_models.ROWS, subgraph_models.HIDDEN)
+
+
+@pytest.mark.slow
+def test_what_branches_declare_and_do_not_have_keeps_no_kernel_out():
+  model = with_wrong_sizes()
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
+  assert all(custom(a.g) for a in holder(result.model).attribute)
+  values = feeds(model, np.random.default_rng(0))
+  session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  for got, want in zip(session.run(None, values), run_model(model, values), strict=True):
+    assert np.linalg.norm(got.astype(float) - want) / np.linalg.norm(want.astype(float)) < 2e-3
+
+
 def nested_reader(model):
   """A custom node of a subgraph that reads a weight and two tensors of one type."""
   graphs = [a.g for a in holder(model).attribute if a.HasField("g")]

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 
-from mirage_onnx.codegen.early_loads import EarlyLoads
 from mirage_onnx.codegen.grid_text import replicas
 from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorText
@@ -74,20 +73,18 @@ class Epilogue:
     for acc in accumulators:
       warp = f"ptx::warp() * {acc.floats}" if self.warps > 1 else "0"
       mine = total(self.homes[acc.index], warp)
+      mma = acc.form is AccumulatorForm.MMA
+      apart = {"i": ROWS * acc.pitch if mma else ROWS, "n": COLUMNS, "h": 8}
       with writer.loops(acc.tiles) as indices:
         value = f"acc{acc.index}{subscript(indices)}"
-        match acc.form:
-          case AccumulatorForm.MMA:
-            to = total(mine, times(indices[0], ROWS * acc.pitch), times(indices[1], COLUMNS))
-            writer.line(f"store_accumulator<{acc.pitch}>({to}, {value});", acc.index)
-          case AccumulatorForm.ROW:
-            to = total(mine, times(indices[0], ROWS), "g")
-            writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
-          case AccumulatorForm.COLUMN:
-            to = total(mine, times(indices[0], COLUMNS), times(indices[1], 8), "g")
-            writer.line(f"if (t == 0) *({to}) = {value};", acc.index)
-          case AccumulatorForm.UNIFORM:
-            writer.line(f"if (ptx::lane() == 0) *({mine}) = {value};", acc.index)
+        places = [times(i, apart[name]) for i, (name, _) in zip(indices, acc.tiles, strict=True)]
+        if mma:
+          text = f"store_accumulator<{acc.pitch}>({total(mine, *places)}, {value});"
+        elif acc.form is AccumulatorForm.UNIFORM:
+          text = f"if (ptx::lane() == 0) *({mine}) = {value};"
+        else:
+          text = f"if (t == 0) *({total(mine, *places, 'g')}) = {value};"
+        writer.line(text, acc.index)
 
   @contextmanager
   def _places(self, acc: Accumulator) -> Iterator[str]:
@@ -187,3 +184,44 @@ class Epilogue:
             if step is last:
               self.writer.comment("Shared memory stays until every block of the cluster has read it.")
             self.writer.line("ptx::cluster_sync();" if step.cluster else "ptx::sync_block();")
+
+
+class EarlyLoads:
+  """Writes what the outputs need of memory, loaded before the loop, and knows what is in which array then."""
+
+  def __init__(self, behind: StreamBehind, scalar: Scalar, writer: Writer) -> None:
+    self.behind, self.scalar, self.writer = behind, scalar, writer
+    #: Of a walk over outputs: the loads that are elements, and those that are vectors.
+    self.loaded: dict[int, tuple[dict[int, str], dict[int, str]]] = {}
+
+  def emit(self, *, ahead: bool) -> None:
+    """Operands of the output elements, so that their latency passes during the loop.
+
+    They stay as they lie in memory: a conversion here would wait for them. ``ahead``: the kernels
+    before may still write what is made in the graph.
+    """
+    for number, (loads, vectors) in self.behind.early(self.behind.graph.saved if ahead else set()).items():
+      space, _ = self.behind.spaces[number]
+      names = {i: f"e{i}_{number}" for i in loads}
+      for index, name in names.items():
+        view = self.scalar.view(index)
+        dims = f"[{space.per_thread}]"
+        self.writer.line(f"{view.storage} {name}{dims};  // {view.tensor.name}")
+      for load, (_, extent) in vectors.items():
+        view = self.scalar.view(load)
+        dims = f"[{space.per_thread}][{extent // 8}]"
+        self.writer.line(f"Eight<{view.tag}> e{load}_{number}{dims};  // {view.tensor.name}")
+      if not names and not vectors:
+        continue
+      with self.writer.loop("q", space.per_thread) as q, element_of(space, self.writer, q) as at:
+        for index, name in names.items():
+          view = self.scalar.view(index)
+          bits = view.load_bits(self.scalar.index(view.tensor.axes, at))
+          self.writer.line(f"{name}[{q}] = {bits};", index)
+        for load, (axis, extent) in vectors.items():
+          step = f"{axis_variable(axis)}_8"
+          self.writer.line("#pragma unroll")
+          with self.writer.block(f"for (int {step} = 0; {step} < {extent}; {step} += 8)"):
+            value = self.scalar.eight(load, axis, at)
+            self.writer.line(f"e{load}_{number}[{q}][{step} / 8] = {value};", load)
+      self.loaded[number] = names, {i: f"e{i}_{number}" for i in vectors}

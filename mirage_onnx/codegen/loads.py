@@ -9,20 +9,16 @@ from mirage_onnx.ir import DType, Kernel, UGraph
 from mirage_onnx.lower.sizes import Count, axis_variable, count, identifier, product
 from mirage_onnx.lower.tensor_view import Picked, TensorView, check_held, runtime_axes
 
-#: The tags of device/vector.cuh and device/packed.cuh.
+#: The tags of device/vector.cuh and device/packed.cuh, and the C++ types in memory.
 TAGS = {
   DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32",
   DType.BOOL: "Bool", DType.I8: "I8", DType.U8: "U8", DType.I32: "I32", DType.I64: "I64",
   DType.Q2: "Q2", DType.Q4: "Q4", DType.Q8: "Q8", DType.S4: "S4", DType.S8: "S8",
   DType.P4M3: "P4M3", DType.P5M2: "P5M2",
 }  # fmt: skip
-_STORAGE = {
+_STORAGE = dict.fromkeys(TAGS, "unsigned char") | {
   DType.F16: "unsigned short", DType.BF16: "unsigned short", DType.F32: "float",
-  DType.BOOL: "unsigned char", DType.I8: "unsigned char", DType.U8: "unsigned char",
   DType.I32: "int", DType.I64: "long long",
-  DType.Q2: "unsigned char", DType.Q4: "unsigned char", DType.Q8: "unsigned char",
-  DType.S4: "unsigned char", DType.S8: "unsigned char", DType.P4M3: "unsigned char",
-  DType.P5M2: "unsigned char",
 }  # fmt: skip
 
 

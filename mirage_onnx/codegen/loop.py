@@ -10,7 +10,7 @@ from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.packed_operands import integers_statement, statement
+from mirage_onnx.codegen.packed_operands import statement
 from mirage_onnx.codegen.ring import Ring
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.block_ops import MAX, SUM
@@ -154,8 +154,8 @@ class LoopEmitter:
     halves = [i for i in run if self.ops[i].dtype.is_half]
     for index in run:
       if index in halves:
-        self._declare("p", index, f"Eight<{tag(self.ops[index].dtype)}>")
-      if index not in halves or steps.floats_needed(index):
+        self._declare_packed(index)
+      else:
         self._declare("v", index, "float", "[8]")
     with writer.loops(plan.tiles(self.ops[run[0]])) as indices, writer.scope(bool(halves)):
       at = subscript(indices)
@@ -171,23 +171,27 @@ class LoopEmitter:
           to = f"f{index}" if index in halves else f"v{index}{at}"
           writer.line(f"{to}[{j}] = {value};", index)
       for index in halves:
-        name = tag(self.ops[index].dtype)
         pack = "pack8_apart" if index in steps.apart else "pack8"
-        writer.line(f"p{index}{at} = {pack}<{name}>(f{index});", index)
-        if steps.floats_needed(index):
-          writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
+        self._packed(index, at, f"p{index}{at} = {pack}<{tag(self.ops[index].dtype)}>(f{index});")
 
   def _widen(self, index: int, stage: str, part: str) -> None:
     """Packed integers times their scales, eight at once."""
-    tiles, name = self.plan.tiles(self.ops[index]), tag(self.ops[index].dtype)
-    self._declare("p", index, f"Eight<{name}>")
+    self._declare_packed(index)
+    with self.writer.loops(self.plan.tiles(self.ops[index])) as indices:
+      at = subscript(indices)
+      self._packed(index, at, self._widened(index, f"p{index}{at}", stage, part, indices))
+
+  def _declare_packed(self, index: int) -> None:
+    """A value of 16 bits, and its fp32 elements if somebody takes those."""
+    self._declare("p", index, f"Eight<{tag(self.ops[index].dtype)}>")
     if self.steps.floats_needed(index):
       self._declare("v", index, "float", "[8]")
-    with self.writer.loops(tiles) as indices:
-      at = subscript(indices)
-      self.writer.line(self._widened(index, f"p{index}{at}", stage, part, indices), index)
-      if self.steps.floats_needed(index):
-        self.writer.line(f"unpack8<{name}>(p{index}{at}, v{index}{at});", index)
+
+  def _packed(self, index: int, at: str, statement: str) -> None:
+    """Makes an eight of such a value."""
+    self.writer.line(statement, index)
+    if self.steps.floats_needed(index):
+      self.writer.line(f"unpack8<{tag(self.ops[index].dtype)}>(p{index}{at}, v{index}{at});", index)
 
   def _widened(self, index: int, to: str, stage: str, part: str, indices: Sequence[str]) -> str:
     """The statement that makes eight of them at ``to``."""
@@ -197,8 +201,8 @@ class LoopEmitter:
       assert packed is not None
       slot = f"x{i}[{stage}]{subscript(indices)}"
       texts[i] = packed.element(slot, part) if packed.repeat > 1 else slot
-    make = integers_statement if index in self.steps.behind else statement
-    return make(made, self.ops, to, texts, part, apart=index in self.steps.apart)
+    apart, behind = index in self.steps.apart, index in self.steps.behind
+    return statement(made, self.ops, to, texts, part, apart=apart, behind=behind)
 
   def _pair_product(self, step: do.PairProduct, stage: str, part: str) -> None:
     index = step.index

@@ -82,25 +82,17 @@ def one(half: DType) -> str:
   return f"static_cast<unsigned short>({'0x3c00' if half is DType.F16 else '0x3f80'})"
 
 
-def integers_statement(
-  scaled: Scaled, ops: Sequence[BlockOp], to: str, texts: Mapping[int, str], part: str, *, apart: bool
-) -> str:
-  """Makes eight integers, less their zero points, at ``to``, whose scales come later."""
-  found = [texts[scaled.integers], part]
-  found += [texts[scaled.zeros]] if scaled.zeros is not None else []
-  if apart:
-    return f"{to} = integers8_apart<{tag(scaled.half)}>({', '.join(found)});"
-  types = [tag(scaled.half), tag(ops[scaled.integers].dtype)]
-  return f"{to} = scaled8<{', '.join(types)}>({', '.join([*found[:2], one(scaled.half), *found[2:]])});"
-
-
 def statement(
-  scaled: Scaled, ops: Sequence[BlockOp], to: str, texts: Mapping[int, str], part: str, *, apart: bool
-) -> str:
-  """Makes eight values at ``to``; ``texts``: of the loads, as memory has them."""
-  types = [tag(scaled.half), tag(ops[scaled.integers].dtype)]
-  scale = one(scaled.half) if scaled.scales is None else texts[scaled.scales]
+  scaled: Scaled, ops: Sequence[BlockOp], to: str, texts: Mapping[int, str], part: str, *, apart: bool,
+  behind: bool,
+) -> str:  # fmt: skip
+  """Makes eight values at ``to`` of ``texts``, loads as memory has them; ``behind``: scales come later."""
+  scale = one(scaled.half) if behind or scaled.scales is None else texts[scaled.scales]
   found = [texts[scaled.integers], part, scale]
   found += [texts[scaled.zeros]] if scaled.zeros is not None else []
-  call = f"scaled8_apart<{types[0]}>" if apart else f"scaled8<{', '.join(types)}>"
+  half = tag(scaled.half)
+  call = f"scaled8_apart<{half}>" if apart else f"scaled8<{half}, {tag(ops[scaled.integers].dtype)}>"
+  if apart and behind:
+    call = f"integers8_apart<{half}>"
+    found.remove(scale)
   return f"{to} = {call}({', '.join(found)});"

@@ -154,45 +154,38 @@ class _RowEmitter:
     return not self._view(self.ops[step.index].tensor).coherent
 
   def _all(self) -> None:
-    """Weights are on their way before the kernel waits for those that write the rest."""
-    threads = self.threads
     if self.plan.update:
       self._updated(self.plan.update)
       return
-    rest = threads.steps.after
-    loads = [s for s in rest if isinstance(s, Fetch)]
-    first = [s for s in loads if threads.ahead or self._is_weight(s)]
-    if threads.ahead:
-      declare_rows(self.grid, self.writer, self.graph, self.kernel, self.extents)
+    rows = self.grid, self.writer, self.graph, self.kernel, self.extents
+    if self.threads.ahead:
+      declare_rows(*rows)
+    rest = self._begun(self.threads.steps.after, ahead=self.threads.ahead)
+    if not self.threads.ahead:
+      declare_rows(*rows)
+    self._steps(rest)
+
+  def _begun(self, steps: Sequence[ThreadStep], *, ahead: bool = False) -> list[ThreadStep]:
+    """Weights are on their way (``ahead``: loads) before the kernel waits for those that write the rest."""
+    first = [s for s in steps if isinstance(s, Fetch) and (ahead or self._is_weight(s))]
     self._steps(first)
     if self.pdl:
       self.writer.wait()
-    if not threads.ahead:
-      declare_rows(self.grid, self.writer, self.graph, self.kernel, self.extents)
-    self._steps(s for s in rest if s not in first)
+    return [s for s in steps if s not in first]
 
   def _updated(self, update: InPlace) -> None:
     """The same of what may be in place: only what says so is read where nothing changes."""
-    early, writer, plan = self.threads.steps.before, self.writer, self.plan
+    early, plan = self.threads.steps.before, self.plan
     if plan.turns > 1:
       of_rows = [s for s in early if plan.packed and plan.packed.axis in self.ops[s.index].axes]
-      self._begun([s for s in early if s not in of_rows])
-      with writer.block(f"for (int turn = 0; turn < {plan.turns}; ++turn)"):
+      self._steps(self._begun([s for s in early if s not in of_rows]))
+      with self.writer.block(f"for (int turn = 0; turn < {plan.turns}; ++turn)"):
         self._rows("turn")
         self._steps(of_rows)
         self._where_changed(update)
       return
-    self._begun(early)
+    self._steps(self._begun(early))
     self._where_changed(update)
-
-  def _begun(self, early: Sequence[ThreadStep]) -> None:
-    """Of what says whether anything changes weights first, then the wait for those that write the rest."""
-    loads = [s for s in early if isinstance(s, Fetch)]
-    self._steps(s for s in loads if self._is_weight(s))
-    if self.pdl:
-      self.writer.wait()
-    self._steps(s for s in loads if not self._is_weight(s))
-    self._steps(s for s in early if s not in loads)
 
   def _where_changed(self, update: InPlace) -> None:
     writer = self.writer

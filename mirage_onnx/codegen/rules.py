@@ -22,7 +22,7 @@ class Spread(IntEnum):
 
   CLUSTER = 0
   BLOCK = 1
-  GROUP = 2
+  WARPGROUP = 2
   WARP = 3
   THREAD = 4
 
@@ -56,7 +56,7 @@ _FORBIDDEN: tuple[tuple[str, str], ...] = (
 #: What reads a place in the launch, and who agrees on it.
 _PLACES = {
   "block_x": Spread.BLOCK, "block_y": Spread.BLOCK, "block_z": Spread.BLOCK,
-  "cluster_rank": Spread.BLOCK, "warpgroup": Spread.GROUP, "warp": Spread.WARP, "lane": Spread.THREAD,
+  "cluster_rank": Spread.BLOCK, "warpgroup": Spread.WARPGROUP, "warp": Spread.WARP, "lane": Spread.THREAD,
   "thread": Spread.THREAD,
 }  # fmt: skip
 
@@ -65,8 +65,8 @@ COLLECTIVES: dict[str, Spread] = {
   **dict.fromkeys(("cluster_arrive", "cluster_wait", "cluster_sync"), Spread.CLUSTER),
   **dict.fromkeys(("sync_block", "sync_any", "block_reduce"), Spread.BLOCK),
   **dict.fromkeys(
-    ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait", "registers_give", "registers_take",
-     "cluster_meet"), Spread.GROUP,
+    ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait", "registers_give", "registers_take"),
+    Spread.WARPGROUP,
   ),
   **dict.fromkeys(
     ("sync_warp", "shfl", "shfl_xor", "shfl_up", "shfl_down", "ballot", "any", "all",
@@ -165,11 +165,5 @@ def _misplaced(statement: str, around: Spread, number: int, line: str) -> Iterat
     if needs is None:
       continue
     if around > needs or re.search(r"\?|&&|\|\|", statement):
-      who = {
-        Spread.CLUSTER: "cluster",
-        Spread.BLOCK: "block",
-        Spread.GROUP: "warpgroup",
-        Spread.WARP: "warp",
-      }[needs]
-      rule = f"{name} needs every thread of the {who}, but stands under a condition"
+      rule = f"{name} needs every thread of the {needs.name.lower()}, but stands under a condition"
       yield Violation(rule, number, line)

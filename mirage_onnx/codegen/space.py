@@ -7,7 +7,7 @@ from mirage_onnx.codegen.grid_text import first_of
 from mirage_onnx.codegen.index_text import parts_of, times, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.lower.sizes import axis_variable
-from mirage_onnx.lower.tile_space import TileSpace
+from mirage_onnx.lower.stream_behind import TileSpace
 
 #: The position in the tile of every axis that is wider than one element there.
 Place = dict[str, str]

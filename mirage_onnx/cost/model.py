@@ -11,6 +11,7 @@ it.
 The model ranks candidates; a measured choice replaces it wherever there is a GPU.
 """
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
@@ -126,16 +127,12 @@ def features(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[st
     return next((a for a in op.axes if a != kernel.loop), None)
 
   ops = kernel.ops
-  work: dict[tuple[str, ...], float] = {}
-  for o in ops:
-    if o.op not in LEAVES and o.op != "matmul":
-      axes = tuple(sorted({*o.axes, *o.reduced})) if o.op == "sum" else o.axes
-      work[axes] = work.get(axes, 0) + 1
-  after: dict[tuple[str, ...], int] = {}
-  if kernel.loop is not None:
-    for o in ops:
-      if o.phase is Phase.POST and len(o.axes) > 1 and o.op not in ACCUMULATORS | CLUSTER:
-        after[o.axes] = after.get(o.axes, 0) + 1
+  work = Counter(
+    tuple(sorted({*o.axes, *o.reduced})) if o.op == "sum" else o.axes
+    for o in ops if o.op not in LEAVES and o.op != "matmul"
+  )  # fmt: skip
+  behind = [o for o in ops if kernel.loop is not None and o.phase is Phase.POST and len(o.axes) > 1]
+  after = Counter(o.axes for o in behind if o.op not in ACCUMULATORS | CLUSTER)
   loops = [o for o in ops if o.phase is Phase.LOOP]
   barriers = sum(1 for o in ops if o.op in REDUCTIONS and o.phase is Phase.POST)
   update = update_in(tensors, kernel)

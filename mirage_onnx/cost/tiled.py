@@ -11,12 +11,14 @@ generated kernels take is another question (``kernel_time.py``).
 """
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 
-from mirage_onnx.cost.chip import Fill, fill_of, memory_time_us
+from mirage_onnx.cost.chip import NUMBERS, Fill, fill_of, memory_time_us
 from mirage_onnx.cost.model import CLUSTER_US, LATENCY_US, PARTS_ASSUMED, WAVE_US, Cost
 from mirage_onnx.cost.tiled_block import (
+  BASE_REGISTERS,
   BlockWork,
   block_loads,
   block_registers,
@@ -26,6 +28,7 @@ from mirage_onnx.cost.tiled_block import (
 )
 from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
 from mirage_onnx.cost.tiled_work import TiledWork
+from mirage_onnx.ir.ugraph import Layout
 from mirage_onnx.target import Target
 
 #: Per cycle and multiprocessor: special functions, bytes of shared memory, bytes from the shared memory
@@ -101,6 +104,27 @@ def resources(
       "idle warps": idle,
     },
   )
+
+
+def fits_nowhere(work: TiledWork, extents: Mapping[str, int], least: Points, target: Target) -> str | None:
+  """Why no numbers fit, as ``resources`` says it, by what the smallest tiles take; None if some may.
+
+  ``least``: the smallest tiles, and the most ranks and warps, as numbers. Tiles only grow with their
+  numbers, and what the warps share out is shared by the most warps at best. So this is a bound from below: of
+  the kernels of a search a third fits nowhere, and arrays of their points would take ten times as long to
+  say so.
+  """
+  sizes = TileSizes(work, extents, least, NUMBERS)
+  held = [v for v in work.values if v.op.layout is Layout.SHARED]
+  held += [work.values[m.value] for m in work.moves if m.kind == "shared"]
+  if sum(sizes.of(v.extent.axes) * v.op.dtype.size_bytes for v in held) > target.smem_bytes:
+    return "shared memory"
+  for together in work.live:
+    values = ((work.values[i], count) for i, count in together)
+    words = sum(n * sizes.padded(v) * (0.5 if v.op.dtype.size_bytes == 2 else 1.0) for v, n in values)
+    if BASE_REGISTERS + ceil(words / (32 * least.warps)) > MAX_REGISTERS:
+      return "registers"
+  return None
 
 
 def _parts_us(work: TiledWork, sizes: TileSizes, target: Target) -> Array:

@@ -11,10 +11,11 @@ import numpy as np
 
 from mirage_onnx.cost.model import BARRIER_US
 from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes, WarpCounts, up
-from mirage_onnx.cost.tiled_work import BlockValue, CutLevels, ProductWork, TiledWork
+from mirage_onnx.cost.tiled_work import BlockValue, ProductWork, TiledWork
 from mirage_onnx.ir.block_ops import ACCUMULATORS, LEAVES, REDUCTIONS, Kind, of_kinds
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import BlockOp, Layout, Phase
+from mirage_onnx.lower.pieces import RANK, STEP
 
 #: Operations that go through the special function unit.
 SPECIAL = frozenset({op for op, f in ELEMENTWISE.items() if f.price is not Price.LANE} | {"powr"})
@@ -118,10 +119,8 @@ def _operand_bytes(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterati
   for v in work.values:
     if v.op.layout is not Layout.SHARED or v.op.op != "load":
       continue
-    readers = ONE
-    for user in work.kernel.ops:
-      if v.index in user.args:
-        readers = readers + times_read(user, v, warps)
+    users = (user for user in work.kernel.ops if v.index in user.args)
+    readers = sum((times_read(user, v, warps) for user in users), ONE)
     size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
     total = total + size * readers * (iterations if v.repeats else 1.0)
   return total
@@ -174,11 +173,8 @@ def _reduction_waits(work: TiledWork, warps: WarpCounts, iterations: Array) -> A
 
 def _combined_bytes(work: TiledWork, sizes: TileSizes) -> Array:
   """Bytes of one copy of all accumulators."""
-  total = ONE * 0.0
-  for v in work.values:
-    if v.op.op in ACCUMULATORS:
-      total = total + 4 * sizes.of(v.extent.axes)
-  return total
+  kept = (v for v in work.values if v.op.op in ACCUMULATORS)
+  return sum((4 * sizes.of(v.extent.axes) for v in kept), ONE * 0.0)
 
 
 def block_registers(work: TiledWork, sizes: TileSizes, warps: WarpCounts, points: Points) -> Array:
@@ -242,23 +238,16 @@ def block_loads(work: TiledWork, sizes: TileSizes, iterations: Array) -> tuple[A
 
 def loop_piece(work: TiledWork, sizes: TileSizes) -> Array:
   """Elements of the loop's axis that one block walks."""
-  loop = work.kernel.loop
-  assert loop is not None
-  return _piece(work, sizes, loop, CutLevels.LOOP)
+  return _piece(work, sizes, work.kernel.loop, STEP)
 
 
 def cluster_piece(work: TiledWork, sizes: TileSizes) -> Array:
   """Elements of the cluster's axis that its ranks share out."""
-  cluster = work.kernel.cluster
-  assert cluster is not None
-  return _piece(work, sizes, cluster, CutLevels.CLUSTER)
+  return _piece(work, sizes, work.kernel.cluster, RANK)
 
 
-def _piece(work: TiledWork, sizes: TileSizes, axis: str, level: int) -> Array:
-  """Elements of an axis before that level cuts it."""
-  for v in work.values:
-    cut = dict(v.extent.axes).get(axis, CutLevels.NONE)
-    if level & cut:
-      before = CutLevels.GRID if level == CutLevels.CLUSTER else CutLevels.GRID | CutLevels.CLUSTER
-      return sizes.axis(axis, cut & before)
-  raise AssertionError("no value is cut by a level that the kernel has")
+def _piece(work: TiledWork, sizes: TileSizes, axis: str | None, level: str) -> Array:
+  """Elements of an axis before that level cuts it, which it does in some value."""
+  cuts = (cut for v in work.values for a, cut in v.extent.axes if a == axis and level in cut)
+  piece: Array = sizes.axis(axis or "", next(cuts).partition(level)[0])
+  return piece

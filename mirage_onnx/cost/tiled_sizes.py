@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_onnx.cost.chip import ARRAYS, Arithmetic
 from mirage_onnx.cost.model import PARTS_ASSUMED, element_bytes
-from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, CutLevels, Extent, Share, TiledWork
+from mirage_onnx.cost.tiled_work import BlockValue, CutAxes, Extent, Share, TiledWork
 from mirage_onnx.ir.ugraph import KernelParams, Layout, is_part_axis
+from mirage_onnx.lower.pieces import GRID, RANK, STEP
 
 Array = NDArray[Any]
 ONE: Array = np.ones((1, 1, 1))
@@ -27,17 +30,17 @@ ONE: Array = np.ones((1, 1, 1))
 
 @dataclass(frozen=True, slots=True)
 class Points:
-  """Parameter points as arrays that broadcast: (n, 1, 1), (1, w, 1) and (1, 1, s).
+  """Parameter points as arrays that broadcast: (n, 1, 1), (1, w, 1) and (1, 1, s); or one, as numbers.
 
   ``by_depth``: whether the warps beyond the rows share out the depth, not the columns.
   """
 
-  tile: tuple[Array, ...]
-  cluster: Array
-  loop_tile: Array
-  warps: Array
-  by_depth: Array
-  stages: Array
+  tile: tuple[Any, ...]
+  cluster: Any
+  loop_tile: Any
+  warps: Any
+  by_depth: Any
+  stages: Any
 
   @classmethod
   def grid(
@@ -72,9 +75,9 @@ def column(values: Sequence[int]) -> Array:
   return np.array(values, dtype=float).reshape(-1, 1, 1)
 
 
-def up(n: Array, to: int) -> Array:
-  """``n`` rounded up to a multiple."""
-  return n if to == 1 else np.ceil(n * (1 / to)) * to
+def up(size: Any, to: int, n: Arithmetic = ARRAYS) -> Any:
+  """``size`` rounded up to a multiple."""
+  return size if to == 1 else n.ceil(size * (1 / to)) * to
 
 
 def power_of_two(n: Array) -> Array:
@@ -84,43 +87,44 @@ def power_of_two(n: Array) -> Array:
 
 @dataclass(slots=True)
 class TileSizes:
-  """Sizes of tiles at all points, each computed once."""
+  """Sizes of tiles at all points, each computed once; ``n``: of arrays, or of one point's numbers."""
 
   work: TiledWork
   extents: Mapping[str, int]
   points: Points
-  known: dict[CutAxes, Array] = field(default_factory=dict)
-  slots: dict[tuple[Extent, tuple[int, int], int], Array] = field(default_factory=dict)
+  n: Arithmetic = ARRAYS
+  known: dict[CutAxes, Any] = field(default_factory=dict)
+  slots: dict[tuple[Extent, tuple[int, int], int], Any] = field(default_factory=dict)
 
-  def axis(self, name: str, cut: int) -> Array:
+  @property
+  def _one(self) -> Any:
+    return ONE if self.n is ARRAYS else 1
+
+  def axis(self, name: str, cut: str) -> Any:
     """Elements that a tile has of an axis which these levels cut."""
-    kernel = self.work.kernel
     if name not in self.extents and is_part_axis(name):
-      return np.full((1, 1, 1), float(PARTS_ASSUMED))
-    n: Array = np.full((1, 1, 1), float(self.extents[name]))
-    if cut & CutLevels.GRID:
-      n = np.minimum(n, self.points.tile[kernel.grid.index(name)])
-    if cut & CutLevels.CLUSTER:
-      n = np.ceil(n / self.points.cluster)
-    if cut & CutLevels.LOOP:
-      n = np.minimum(n, self.points.loop_tile)
-    return n
+      return self._one * PARTS_ASSUMED
+    size = self._one * self.extents[name]
+    if GRID in cut:
+      size = self.n.least(size, self.points.tile[self.work.kernel.grid.index(name)])
+    if RANK in cut:
+      size = self.n.ceil(size / self.points.cluster)
+    if STEP in cut:
+      size = self.n.least(size, self.points.loop_tile)
+    return size
 
-  def of(self, axes: CutAxes) -> Array:
+  def of(self, axes: CutAxes) -> Any:
     """Elements of a tile over ``axes``."""
     if axes not in self.known:
-      n: Array = ONE
-      for name, cut in axes:
-        n = n * self.axis(name, cut)
-      self.known[axes] = n
+      self.known[axes] = prod((self.axis(name, cut) for name, cut in axes), start=self._one)
     return self.known[axes]
 
-  def padded(self, v: BlockValue) -> Array:
+  def padded(self, v: BlockValue) -> Any:
     """Lane slots of a value: its elements, padded to fragments, copies counted."""
     key = (v.extent, v.pad, v.copies)
     if key not in self.slots:
       rows, columns = v.pad
-      g, t = up(self.of(v.extent.g), rows), up(self.of(v.extent.t), columns)
+      g, t = up(self.of(v.extent.g), rows, self.n), up(self.of(v.extent.t), columns, self.n)
       self.slots[key] = g * t * self.of(v.extent.rest) * v.copies
     return self.slots[key]
 

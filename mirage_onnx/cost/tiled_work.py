@@ -17,23 +17,22 @@ from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS, Kind, kind_of
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Layout, Phase
 from mirage_onnx.lower.dataflow import users_of, varying
 from mirage_onnx.lower.lanes import Contraction, Lanes
+from mirage_onnx.lower.pieces import LEVELS, STEP, load_levels
 from mirage_onnx.lower.tiled_layouts import Chosen, Conversion, after_matmul, conversions, is_wide, lanes_of
 from mirage_onnx.target import Target
 
 
-class CutLevels:
-  """Bits of the levels that cut an axis of a value (an ``enum.Flag`` takes ten times as long)."""
-
-  NONE, GRID, CLUSTER, LOOP = 0, 1, 2, 4
-
-
 class Share:
-  """Bits of the warps that divide a value: those with other rows, other columns, other depth."""
+  """Bits of the warps that divide a value: those with other rows, other columns, other depth.
+
+  (An ``enum.Flag`` takes ten times as long.)
+  """
 
   NONE, ROWS, COLUMNS, DEPTH = 0, 1, 2, 4
 
 
-CutAxes = tuple[tuple[str, int], ...]
+#: Axes with the levels that cut them (``lower/pieces.py``).
+CutAxes = tuple[tuple[str, str], ...]
 #: Layout: rows, columns or depth of one fragment, lanes with the same element, warps that share.
 _FRAGMENT: dict[Layout, tuple[int, int, int, int]] = {
   Layout.C_FRAG: (16, 8, 1, Share.ROWS | Share.COLUMNS),
@@ -132,7 +131,7 @@ class TiledWork:
     after = after_matmul(kernel)
     products = [_product(kernel, i, cuts, repeats[i], after) for i, op in enumerate(ops) if op.op == "matmul"]
     deep = set(products[-1].depth) if products else set()
-    deep |= {(a, c) for own in cuts for a, c in own.items() if c & CutLevels.LOOP}
+    deep |= {(a, c) for own in cuts for a, c in own.items() if STEP in c}
     values = tuple(
       _value(i, op, cuts[i], lanes[i], repeats[i], after[i], deep, with_mma) for i, op in enumerate(ops)
     )
@@ -140,29 +139,21 @@ class TiledWork:
     return cls(kernel, tensors, values, tuple(products), moves, _live(kernel, values))
 
 
-def _cuts(kernel: Kernel) -> list[dict[str, int]]:
-  """For each value, the levels that cut each of its axes."""
-  found: list[dict[str, int]] = []
+def _cuts(kernel: Kernel) -> list[dict[str, str]]:
+  """For each value, the levels that cut each of its axes: all that do in one of its arguments."""
+  found: list[dict[str, str]] = []
   for op in kernel.ops:
-    own = dict.fromkeys(op.axes, CutLevels.NONE)
-    if op.op == "load":
-      for axis in op.imap:
-        if axis is not None:
-          own[axis] |= CutLevels.GRID
-      if op.cmap is not None:
-        own[op.cmap] |= CutLevels.CLUSTER
-      if op.fmap is not None:
-        own[op.fmap] |= CutLevels.LOOP
+    own = load_levels(op) if op.op == "load" else dict.fromkeys(op.axes, "")
     for a in op.args:
       for axis, cut in found[a].items():
-        if axis in own:
-          own[axis] |= cut
+        if cut and axis in own:
+          own[axis] = cut if not own[axis] else "".join(x for x in LEVELS if x in cut + own[axis])
     found.append(own)
   return found
 
 
 def _product(
-  kernel: Kernel, index: int, cuts: list[dict[str, int]], repeats: bool, after: list[bool]
+  kernel: Kernel, index: int, cuts: list[dict[str, str]], repeats: bool, after: list[bool]
 ) -> ProductWork:
   op = kernel.ops[index]
   sides = Contraction.of(kernel, op)
@@ -181,11 +172,11 @@ def _product(
 def _value(
   i: int,
   op: BlockOp,
-  cuts: Mapping[str, int],
+  cuts: Mapping[str, str],
   lanes: Lanes,
   repeats: bool,
   after: bool,
-  deep: set[tuple[str, int]],
+  deep: set[tuple[str, str]],
   with_mma: bool,
 ) -> BlockValue:
   g = tuple((a, cuts[a]) for a in lanes.g)

@@ -47,7 +47,8 @@ def boundaries(rewritten: ModelFile) -> tuple[Boundary, ...]:
   if not nodes:
     return ()
   bundle = rewritten.bundle()
-  weights = {t.name for t in rewritten.proto.graph.initializer}
+  graph = rewritten.proto.graph
+  weights = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
   found = []
   for node in nodes:
     if node.plan >= len(bundle.plans):

@@ -84,7 +84,7 @@ def _region(
   if not covered:
     return None
   try:
-    region = maker.make(covered, frozenset(made))
+    region = maker.make(covered, frozenset(made)).region
   except (RejectionError, LookupError, ValueError):
     return None
   extents, runtime = recorded_extents(record["region"])

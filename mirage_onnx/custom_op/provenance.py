@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mirage_onnx.codegen.header import GENERATOR_VERSION
 from mirage_onnx.codegen.source import KernelSource
+from mirage_onnx.codegen.whole_text import GENERATOR_VERSION
 from mirage_onnx.compiler.candidates import Compiled, emit_candidate
 from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.custom_op.interface import Interface, make_plan

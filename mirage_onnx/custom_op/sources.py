@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from mirage_onnx.codegen.header import GENERATOR_VERSION
+from mirage_onnx.codegen.whole_text import GENERATOR_VERSION
 from mirage_onnx.custom_op.bundle import Bundle
 from mirage_onnx.custom_op.derived_interface import check_interfaces
 from mirage_onnx.custom_op.model_nodes import CustomNode, Model, ModelFile

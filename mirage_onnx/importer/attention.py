@@ -33,7 +33,7 @@ def attention(c: Context) -> None:
   q, k, v = (by_heads(c, c.tensor(i), n) for i, n in enumerate(counts))
   own = heads_of(c, q, *with_past(c, k, v, (4, 5)))
   masks = Masks()
-  if c.attribute("is_causal", 0) and not c.has(6):
+  if c.switch("is_causal") and not c.has(6):
     past = shape_of(c.tensor(4))[2] if c.has(4) else 0
     if past and shape_of(q)[2] == 1 < shape_of(k)[2]:
       raise c.reject("ONNX hides keys from the one query, and ONNX Runtime does not")
@@ -61,7 +61,7 @@ def _ended(c: Context, own: Heads, masks: Masks) -> Heads:
   batch, (queries, keys) = shape_of(own.q)[0], own.lengths
   if c.has(4):
     raise c.reject("nonpad_kv_seqlen beside a past")
-  if c.attribute("is_causal", 0) and c.symbols.is_symbolic(queries):
+  if c.switch("is_causal") and c.symbols.is_symbolic(queries):
     raise c.reject("how many keys a query sees shows only a run", "DYNAMIC_DIM")
   if c.symbols.is_symbolic(keys) or keys > LARGEST:
     raise c.reject("how many keys there are at most shows only a run", "DYNAMIC_DIM")
@@ -71,7 +71,7 @@ def _ended(c: Context, own: Heads, masks: Masks) -> Heads:
   place = c.reshape(c.implied(places(keys)), (*ones, keys))
   seen = c.elementwise("less", place, c.reshape(lengths, (batch, *ones)), dtype=DType.BOOL)
   masks.seen.append(seen)
-  if c.attribute("is_causal", 0) and queries > 1:
+  if c.switch("is_causal") and queries > 1:
     masks.seen.append(_up_to(c, place, lengths, queries))
   masks.blind = True
   rank, dtype = len(shape_of(own.v)), own.v.dtype
@@ -173,7 +173,7 @@ def _microsoft(
   before = shape_of(c.tensor(past[0]))[-2] if c.has(past[0]) else 0
   own = heads_of(c, q, *with_past(c, k, v, past))
   masks = Masks()
-  if c.attribute("unidirectional", 0):
+  if c.switch("unidirectional"):
     if shape_of(q)[2] != shape_of(k)[2]:
       raise c.reject("unidirectional, with other lengths of queries and keys")
     causal(c, own, before, masks)

@@ -73,7 +73,7 @@ def group_query_attention(c: Context) -> None:
 
 def _in_parts(c: Context, v: Tensor) -> Tensor:
   """Values in the parts that turned keys have, so that one kernel writes the rows of both."""
-  if not (c.attribute("do_rotary", 0) and c.uses(1)) or c.attribute("rotary_interleaved", 0):
+  if not (c.switch("do_rotary") and c.uses(1)) or c.switch("rotary_interleaved"):
     return v
   size, half = shape_of(v)[-1], shape_of(c.tensor(_COS))[1]
   ends = sorted({0, half, 2 * half, size})
@@ -99,6 +99,8 @@ def _check(c: Context) -> None:
   for name, (value, reason) in _FIXED.items():
     if c.attribute(name, value) != value:
       raise c.reject(reason)
+  if c.attribute("local_window_size", -1) == 0:
+    raise c.reject("a window of 0 keys")
   if not (c.has(3) and c.has(4)):
     raise c.reject("without a cache there is no step of a decoder")
   if c.has(_BIAS):
@@ -131,7 +133,7 @@ def _check_several(c: Context, new: Dim) -> None:
     raise c.reject(f"{tokens} new tokens, of which a run says where they go", "DYNAMIC_DIM")
   if c.has(1) and any(shape_of(c.tensor(i))[1] != new for i in (1, 2)):
     raise c.reject(f"{new} queries beside other keys and values")
-  if c.attribute("do_rotary", 0) and not c.has(_POSITIONS):
+  if c.switch("do_rotary") and not c.has(_POSITIONS):
     raise c.reject(f"{new} new tokens, whose rows of cosines and sines no tensor names", "DYNAMIC_DIM")
   if c.uses(0) and not is_attended(c.node):
     raise c.reject(f"{new} new tokens beside a cache that has none of them")
@@ -186,7 +188,7 @@ def _turned(c: Context, x: Tensor, weight: int) -> Tensor:
     scale = c.elementwise("sqrt", c.elementwise("add", mean, const(c.fraction("qk_norm_epsilon", 1e-6))))
     own = c.widen(c.reshape(c.tensor(weight), (1, 1, 1, size)))
     x = c.elementwise("mul", c.elementwise("div", x, scale), own)
-  if c.attribute("do_rotary", 0):
+  if c.switch("do_rotary"):
     x = _rotated(c, x)
   return c.cast(x, dtype)
 
@@ -209,7 +211,7 @@ def _rotated(c: Context, x: Tensor) -> Tensor:
   cos, sin = (
     beside(c, [c.widen(c.reshape(c.gather(c.tensor(i), r), shape)) for r in of_each], 2) for i in (_COS, _SIN)
   )
-  return turned(c, x, cos, sin, bool(c.attribute("rotary_interleaved", 0)))
+  return turned(c, x, cos, sin, c.switch("rotary_interleaved"))
 
 
 def _attended(
@@ -242,6 +244,11 @@ def _attended(
   return shaped(c, y, (batch, heads * own.shared, shape_of(own.q)[-2], size))
 
 
+def _is_smooth(c: Context) -> bool:
+  """-1 is what the attribute is where nobody says it."""
+  return c.attribute("smooth_softmax", 0) != -1 and c.switch("smooth_softmax")
+
+
 def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tensor]:
   """exp(score - the largest) and their sum; a sink is a score beside them that has no value.
 
@@ -252,7 +259,7 @@ def _exponentials(c: Context, scores: Tensor, own: Heads) -> tuple[Tensor, Tenso
   if c.has(_SINK):
     wide = shape_of(own.q)[1:-2]
     sink = c.widen(c.reshape(c.tensor(_SINK), (1, *wide, 1, 1)))
-  elif not c.attribute("smooth_softmax", 0):
+  elif not _is_smooth(c):
     _, _, e, total = exponentials(c, scores, (axis,))
     return e, total
   most, _, e, total = exponentials(c, scores, (axis,))

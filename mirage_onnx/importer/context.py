@@ -77,6 +77,12 @@ class Context:
     name = self.node.input[position]
     return self._constants.scalars.get(name) or self._tensors[name]
 
+  def as_stored(self, position: int) -> Value:
+    """``operand`` of what is no factor: a constant is the number in the file, whatever it may stand for."""
+    name = self.node.input[position]
+    number = self._constants.exact.get(name)
+    return self._tensors[name] if number is None else Constant(number, source=name)
+
   def types(self, position: int) -> list[DType | None]:
     """The type of an operand; where it is a result of casts, that of what was cast, and so on."""
     chain = [self.node.input[position]]
@@ -128,6 +134,13 @@ class Context:
     a = self._attributes.get(name)
     value = default if a is None else helper.get_attribute_value(a)
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+  def switch(self, name: str) -> bool:
+    """An attribute that is 0, or 1: what others mean, ONNX Runtime's operators do not agree on."""
+    value = self.attribute(name, 0)
+    if value not in (0, 1):
+      raise self.reject(f"{name} is {value!r}, neither 0 nor 1")
+    return bool(value)
 
   def fraction(self, name: str, default: float) -> Fraction:
     """A float attribute exactly, its default as the 32-bit float that the schema means."""

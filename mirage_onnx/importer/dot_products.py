@@ -116,6 +116,8 @@ def capped(c: Context, scores: Tensor, cap: Fraction) -> Tensor:
   """Bent so that none is beyond ``cap``, if that is not 0."""
   if not cap:
     return scores
+  if cap < 0:
+    raise c.reject(f"softcap is {float(cap)}")
   bent = c.elementwise("tanh", c.elementwise("div", scores, const(cap)))
   return c.elementwise("mul", bent, const(cap))
 

@@ -11,20 +11,24 @@ from mirage_onnx.ir.program import Constant, Tensor
 
 #: ONNX operator -> function of ``ir.functions``.
 FUNCTIONS = {f.onnx: op for op, f in ELEMENTWISE.items() if f.onnx}
+#: Functions of factors.
+FACTORS = frozenset({"mul", "div"})
 #: Variadic ONNX operator -> function that chains its operands.
 CHAINS = {"Max": "max", "Min": "min", "Sum": "add"}
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def operands(c: Context) -> list[Value]:
-  """All operands; where every one is a constant the first stays a tensor."""
-  values = [c.operand(i) for i in range(len(c.node.input))]
+def operands(c: Context, read: Callable[[int], Value] | None = None) -> list[Value]:
+  """All operands, as ``read`` has them; where every one is a constant the first stays a tensor."""
+  values = [(read or c.operand)(i) for i in range(len(c.node.input))]
   return values if any(isinstance(v, Tensor) for v in values) else [c.tensor(0), *values[1:]]
 
 
 def function(op: str) -> Callable[[Context], None]:
+  """A number that may stand for another one is a factor: what is added or compared is what the file has."""
+
   def lower(c: Context) -> None:
-    c.finish(c.elementwise(op, *operands(c)))
+    c.finish(c.elementwise(op, *operands(c, None if op in FACTORS else c.as_stored)))
 
   return lower
 
@@ -34,7 +38,7 @@ def chain(op: str) -> Callable[[Context], None]:
 
   def lower(c: Context) -> None:
     # A function of two constants has no step: begin with a tensor.
-    values = sorted(operands(c), key=lambda v: isinstance(v, Constant))
+    values = sorted(operands(c, c.as_stored), key=lambda v: isinstance(v, Constant))
     total = values[0]
     assert isinstance(total, Tensor)
     for v in values[1:]:
@@ -58,9 +62,11 @@ def clip(c: Context) -> None:
   """
   x = c.tensor(0)
   if c.opset < 11:
-    for name, op in (("min", "max"), ("max", "min")):
-      if abs(c.attribute(name, math.inf)) < _LARGEST:  # the defaults are the ends of fp32
-        x = c.elementwise(op, x, const(c.fraction(name, 0.0)))
+    # The defaults are the ends of fp32; the other end as a bound is one.
+    for name, op, none in (("min", "max", -_LARGEST), ("max", "min", _LARGEST)):
+      bound = c.attribute(name, none)
+      if math.isnan(bound) or (bound > none if none < 0 else bound < none):
+        x = c.elementwise(op, x, const(c.fraction(name, none)))
     c.finish(x)
     return
   for position, op, what in ((1, "max", "the lower bound"), (2, "min", "the upper bound")):
@@ -69,7 +75,7 @@ def clip(c: Context) -> None:
         c.number(position, what)
       elif c.tensor(position).shape != ():
         raise c.reject(f"{what} {c.tensor(position).name!r} is no scalar")
-      x = c.elementwise(op, x, c.operand(position))
+      x = c.elementwise(op, x, c.as_stored(position))
   c.finish(x)
 
 

@@ -51,6 +51,13 @@ def check_file(path: Path) -> None:
   if not os.path.isfile(path):
     what = "is a folder, not a file" if os.path.isdir(path) else "is not a file"
     raise MirageError("FILE_UNREADABLE", f"{str(path)!r} {what}")
+  if not is_text(path):
+    raise MirageError("FILE_UNREADABLE", f"{str(path)!r} is not UTF-8, which onnx wants: rename it")
+
+
+def is_text(path: Path) -> bool:
+  """Whether a path can be said in UTF-8, as onnx and onnxruntime want it."""
+  return not any("\ud800" <= c <= "\udfff" for c in str(path))
 
 
 def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:

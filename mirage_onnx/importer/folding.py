@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from mirage_onnx.importer.shapes import DTYPES, SMALL, has_schema
+from mirage_onnx.importer.shapes import DTYPES, SMALL, ends_otherwise, has_schema
 from mirage_onnx.ir import DType, Tensor
 
 #: Bytes of a result: what every reader can take along as a constant (``rewrite.body``).
@@ -83,6 +83,8 @@ def _slice(given: Mapping[str, Any], x: Any, *bounds: Any) -> Any:
   axes = np.arange(len(starts)) if axes is None else axes
   steps = np.ones_like(starts) if steps is None else steps
   for axis, *part in zip(axes, starts, ends, steps, strict=True):
+    if ends_otherwise(part[1], part[2]):
+      raise ValueError("an end that readers understand in two ways")
     parts[axis] = slice(*part)
   return x[tuple(parts)]
 

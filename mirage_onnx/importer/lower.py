@@ -9,6 +9,7 @@ from mirage_onnx.importer.semantics import DOMAINS, NOT_IN_ONNX, SEMANTICS, Rule
 from mirage_onnx.importer.shapes import domain_of, has_schema
 from mirage_onnx.importer.split_projections import part_of
 from mirage_onnx.ir import DType, Node, Tensor
+from mirage_onnx.ir.program import is_places
 
 
 def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
@@ -85,8 +86,10 @@ def check_tensor(c: Context, t: Tensor, rule: Rule) -> None:
   """A tensor of the math is of a type that the rule takes, static, and holds something.
 
   Raises:
-      RejectionError: DTYPE, RANK_UNKNOWN, DYNAMIC_DIM or ZERO_SIZE.
+      RejectionError: OP_FORM, DTYPE, RANK_UNKNOWN, DYNAMIC_DIM or ZERO_SIZE.
   """
+  if is_places(t.name):  # of a constant of that name kernels read nothing
+    raise c.reject(f"{t.name!r} is a name of this program's own")
   if t.dtype is None and t.shape is None:
     raise c.reject(f"the type of {t.name!r} is not known", "RANK_UNKNOWN")
   if t.dtype is None or not _takes(rule, t.dtype):

@@ -43,7 +43,7 @@ def _axes(c: Context) -> tuple[int, ...] | None:
   given: tuple[int, ...] | None = None
   if c.opset >= _AXES_INPUT.get(c.node.op_type, _AXES_INPUT_OTHERS):
     given = c.integers(1, "the axes") if c.has(1) else None
-    if not given and c.attribute("noop_with_empty_axes", 0):
+    if not given and c.switch("noop_with_empty_axes"):
       return None
   else:
     given = c.attribute("axes")

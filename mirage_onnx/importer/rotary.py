@@ -33,7 +33,7 @@ def rotary(positions: int, cosines: int, sines: int) -> Callable[[Context], None
       raise c.reject(f"turns {count} of {size} elements by {half} angles")
     length = shape[1 if heads_last else 2]
     cos, sin = (_angles(c, i, positions, length, heads_last) for i in (cosines, sines))
-    y = turned(c, x, cos, sin, bool(c.attribute("interleaved", 0)))
+    y = turned(c, x, cos, sin, c.switch("interleaved"))
     c.finish(c.reshape(y, shape) if heads_last else y)
 
   return lower

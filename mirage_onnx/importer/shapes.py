@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import (
@@ -18,6 +19,7 @@ from onnx import (
 )
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.declared_names import typed, with_names, without_names
 from mirage_onnx.importer.external import MAX_ELEMENTS, MAX_RANK
 from mirage_onnx.importer.graph import label, nodes_of, subgraphs
@@ -41,6 +43,10 @@ SMALL = 1024
 LONG_VECTOR = 1 << 18
 #: Where the copy puts operators that onnx does not know, so that its checks pass over them.
 _UNCHECKED = "ai.mirage.unchecked"
+#: First opset whose Squeeze and Unsqueeze count axes from the end, too.
+_AXES_BELOW_0 = 11
+#: Ends of slices that say "to the end".
+_NO_END = frozenset({(1 << 31) - 1, (1 << 63) - 1})
 #: Operators whose inference may end the process (onnx 1.23): where an input's type is not known, or
 #: where an attribute counts fewer than no dimensions.
 _CRASHING = frozenset({"EyeLike", "RegexFullMatch", "GatherND"})
@@ -53,6 +59,15 @@ def domain_of(node: NodeProto) -> str:
 
 def has_schema(node: NodeProto, opset: int) -> bool:
   return domain_of(node) == "" and defs.has(node.op_type, opset, "")
+
+
+def ends_otherwise(end: Any, step: Any) -> bool:
+  """Whether a slice is another one to ONNX Runtime than to ONNX: backwards to the largest number there is.
+
+  To ONNX that is the last element, to ONNX Runtime "to the end", which is the first one.
+  """
+  whole = isinstance(step, (int, np.integer)) and isinstance(end, (int, np.integer))
+  return whole and step < 0 and int(end) in _NO_END
 
 
 def _ends_process(node: NodeProto) -> bool:
@@ -89,10 +104,12 @@ def infer(
   folded: Mapping[str, TensorProto],
   onnx: Onnx,
   more: Sequence[ValueInfoProto] = (),
+  hidden: frozenset[str] = frozenset(),
 ) -> dict[str, Tensor]:
   """A Tensor for every named value of the graph; ``folded``: results that are known.
 
-  ``more``: types that hold for values of which inference finds out less.
+  ``more``: types that hold for values of which inference finds out less. ``hidden``: results of which it is
+  told nothing.
 
   Declared shapes that contradict the operators are ignored, as ONNX Runtime does; declared
   element types and operators that contradict each other are errors.
@@ -100,17 +117,17 @@ def infer(
   Raises:
       MirageError: MODEL_INVALID, MODEL_LIMIT.
   """
-  light = _weight_free(model, order, opset, read, folded)
+  light = _weight_free(model, order, opset, read, folded, hidden)
   _state(light.graph, more)
   inferred, problem = _attempt(light, onnx)
   if inferred is None:
-    _forget_declared(light, opset)
+    _forget_declared(light.graph, opset)
     inferred, problem = _attempt(light, onnx)
   if inferred is None and light.functions:
     del light.functions[:]
     inferred, problem = _attempt(light, onnx)
   if inferred is None:
-    inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, known=False), onnx)
+    inferred, _ = _attempt(_weight_free(model, order, opset, read, folded, hidden, known=False), onnx)
   if inferred is None:
     raise MirageError("MODEL_INVALID", sentence(problem))
   graph = inferred.graph
@@ -129,7 +146,21 @@ def infer(
         "MODEL_INVALID",
         f"the value {tensor.name!r} of shape {_shown(tensor)} fits into no memory",
       )
+  if new := _of_nothing(model.graph, tensors) - hidden:
+    return infer(model, order, opset, read, folded, onnx, more, hidden | new)
   return tensors
+
+
+def _of_nothing(graph: GraphProto, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+  """Concatenations with a part of no elements and other dimensions: ONNX Runtime leaves such a part out."""
+  found = set[str]()
+  for node in (n for n in graph.node if n.op_type == "Concat" and domain_of(n) == ""):
+    shapes = [s for i in node.input if i in tensors and (s := tensors[i].shape) is not None]
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    others = {tuple(d for k, d in enumerate(s) if k != axis % len(s)) for s in shapes if s}
+    if any(0 in s for s in shapes) and len(others) > 1:
+      found |= {*node.output}
+  return frozenset(found)
 
 
 def _state(graph: GraphProto, more: Sequence[ValueInfoProto]) -> None:
@@ -170,10 +201,11 @@ def _weight_free(
   opset: int,
   read: Callable[[TensorProto], np.ndarray],
   folded: Mapping[str, TensorProto],
+  hidden: frozenset[str],
   *,
   known: bool = True,
 ) -> ModelProto:
-  """The copy; ``known``: with nodes of ONNX for what onnx does not know."""
+  """The copy; ``known``: with nodes of ONNX for what onnx does not know. ``hidden``: as of ``infer``."""
   light = ModelProto(ir_version=min(max(model.ir_version, 4), IR_VERSION))
   domains = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
   domains |= {"": opset, _UNCHECKED: 1}
@@ -195,17 +227,22 @@ def _weight_free(
       _add_value(light, t.name, t, read)
   local = {(f.domain, f.name) for f in model.functions}
   stored = {t.name: t for t in source.initializer}
+  stepping = any(n.op_type == "Slice" and len(n.input) > 4 for n in source.node)
+  constants = {**stored, **constant_nodes(source.node), **folded} if stepping else {}
   for i in order:
     node = source.node[i]
     value = next((a.t for a in node.attribute if a.name == "value"), None)
+    own = (node.domain, node.op_type) in local
     if node.op_type == "Constant" and value is not None and math.prod(value.dims) > SMALL:
       _add_value(light, node.output[0], value, read)
     elif node.output and (result := folded.get(node.output[0])) is not None:
       _add_value(light, node.output[0], result, read)
-    elif known and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
+    elif known and not own and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
       graph.node.extend(nodes)
     else:
-      checked = has_schema(node, opset) or (node.domain, node.op_type) in local
+      checked = has_schema(node, opset) or own
+      otherwise = _counts_back(node, opset) or _slices_otherwise(node, constants, read)
+      checked = checked and not otherwise and hidden.isdisjoint(node.output)
       copy = graph.node.add()
       if checked:
         copy.CopyFrom(node)
@@ -224,6 +261,24 @@ def _weight_free(
   return light
 
 
+def _counts_back(node: NodeProto, opset: int) -> bool:
+  """Whether axes are below 0 in an opset that has none: ONNX Runtime takes them, onnx leaves them out."""
+  moves = node.op_type in ("Squeeze", "Unsqueeze") and opset < _AXES_BELOW_0
+  return moves and any(i < 0 for a in node.attribute if a.name == "axes" for i in a.ints)
+
+
+def _slices_otherwise(
+  node: NodeProto, constants: Mapping[str, TensorProto], read: Callable[[TensorProto], np.ndarray]
+) -> bool:
+  """Whether a slice ``ends_otherwise``, as far as its ends and steps are known."""
+  if node.op_type != "Slice" or len(node.input) < 5:
+    return False
+  ends, steps = (constants.get(node.input[i]) for i in (2, 4))
+  if ends is None or steps is None or max(math.prod(ends.dims), math.prod(steps.dims)) > SMALL:
+    return False
+  return any(map(ends_otherwise, read(ends).reshape(-1), read(steps).reshape(-1)))
+
+
 def _add_value(
   light: ModelProto, name: str, tensor: TensorProto, read: Callable[[TensorProto], np.ndarray]
 ) -> None:
@@ -234,15 +289,17 @@ def _add_value(
     light.graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
 
 
-def _forget_declared(light: ModelProto, opset: int) -> None:
+def _forget_declared(graph: GraphProto, opset: int) -> None:
   """Drop what the file says about values that inference can find out itself."""
-  known = {o for n in light.graph.node if has_schema(n, opset) for o in n.output}
-  kept: list[ValueInfoProto] = [v for v in light.graph.value_info if v.name not in known]
-  del light.graph.value_info[:]
-  light.graph.value_info.extend(kept)
-  for output in light.graph.output:
+  known = {o for n in graph.node if has_schema(n, opset) for o in n.output}
+  kept: list[ValueInfoProto] = [v for v in graph.value_info if v.name not in known]
+  del graph.value_info[:]
+  graph.value_info.extend(kept)
+  for output in graph.output:
     if output.name in known and output.type.HasField("tensor_type"):
       output.type.tensor_type.ClearField("shape")
+  for inner in (g for node in graph.node for g in subgraphs(node)):
+    _forget_declared(inner, opset)
 
 
 def _tensor(name: str, type_: TypeProto) -> Tensor:

@@ -168,6 +168,8 @@ def _matmul(known: KnownSizes, node: NodeProto, _: Mapping[str, Any]) -> Dims:
 def _concat(known: KnownSizes, node: NodeProto, attributes: Mapping[str, Any]) -> Dims:
   shapes = [_shape(known, i) for i in node.input]
   axis = range(len(shapes[0]))[attributes["axis"]]
+  # ONNX Runtime leaves out a part of no elements, whatever its other dimensions are.
+  empty = any(isinstance(d, int) and d == 0 for s in shapes for d in s)
   dims: list[Dim] = []
   for k, along in enumerate(zip(*shapes, strict=True)):
     sizes = [d for d in along if d is not None]
@@ -176,6 +178,8 @@ def _concat(known: KnownSizes, node: NodeProto, attributes: Mapping[str, Any]) -
       for d in sizes:
         total = total + d
       dims.append(total if len(sizes) == len(along) else None)
+    elif empty and not (len(sizes) == len(along) and all(same(sizes[0], d) for d in sizes)):
+      dims.append(None)
     else:  # all are equal
       dims.append(min(sizes, key=lambda d: not isinstance(d, int)) if sizes else None)
   return tuple(dims)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
+from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.graph import dims_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def condition(d: StepDecoder, graph: GraphProto, fresh: Callable[[str], str]) ->
 
 def _length(d: StepDecoder, graph: GraphProto, add: Callable[..., str], number: Callable[[int], str]) -> str:
   """How long all is together, of one element: as the model makes it, or sooner."""
-  stored = {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant"}
+  stored = constant_nodes(graph.node)
   if _is_of_one_shape(d) and not d.total[0].attribute:
     shape, taken, _ = d.total
     index = stored.get(taken.input[1])

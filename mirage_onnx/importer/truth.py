@@ -17,7 +17,7 @@ def _function(op: str, *order: int) -> Callable[[Context], None]:
   """``op`` of the operands in this order."""
 
   def lower(c: Context) -> None:
-    values = operands(c)
+    values = operands(c, c.as_stored)
     c.finish(c.elementwise(op, *(values[i] for i in order), dtype=DType.BOOL))
 
   return lower
@@ -74,7 +74,7 @@ def _is_inf(c: Context) -> None:
 
 
 def _where(c: Context) -> None:
-  values = (c.tensor(0), c.operand(1), c.operand(2))
+  values = (c.tensor(0), c.as_stored(1), c.as_stored(2))
   c.finish(c.elementwise("select", *values, dtype=c.output().dtype))
 
 

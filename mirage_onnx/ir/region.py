@@ -19,7 +19,7 @@ from typing import Any
 
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.dtype import DType, unpacked
-from mirage_onnx.ir.program import Constant, Step, Tensor
+from mirage_onnx.ir.program import Constant, Step, Tensor, is_places
 from mirage_onnx.ir.runtime_extent import Monomial
 from mirage_onnx.ir.term import Term, walk
 from mirage_onnx.ir.view import View, Window
@@ -195,7 +195,9 @@ class Region:
 def _notes(i: RegionTensor) -> str:
   """What two inputs over equal axes may still differ in, as words."""
   split = " split" if i.is_weight and i.splits_dims else ""
-  return f"{' weight' if i.is_weight else ''}{split}{f' seen {i.band.text}' if i.band else ''}"
+  # Of places a kernel reads nothing: numbers that look like them are others.
+  held = " numbers" if i.is_weight and i.dtype is DType.I32 and not is_places(i.source.name) else ""
+  return f"{' weight' if i.is_weight else ''}{split}{held}{f' seen {i.band.text}' if i.band else ''}"
 
 
 def _windows(x: RegionTensor) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from operator import add
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS, RUNNING
@@ -119,16 +118,11 @@ class Assignment:
     domains = [self._domain(i) for i in values]
     plain = Warps((), 1, self.even)
     single = tuple(tuple(min(plain.registers(f), MOVE - 1) for f in d) for d in domains)
-    pairs: dict[tuple[int, int], list[list[int]]] = {}
-    for i in values:
-      for n, arg in enumerate(self.kernel.ops[i].args):
-        if arg not in at:
-          continue
-        u, v = at[arg], at[i]
-        table = pairs.setdefault((u, v), [[0] * len(domains[v]) for _ in domains[u]])
-        for row, costs in zip(table, self._uses(i, n, domains[u], domains[v]), strict=True):
-          row[:] = map(add, row, costs)
-    problem = MinSum(single, {k: tuple(map(tuple, t)) for k, t in pairs.items()})
+    tables = (
+      (at[arg], at[i], self._uses(i, n, domains[at[arg]], domains[at[i]]))
+      for i in values for n, arg in enumerate(self.kernel.ops[i].args) if arg in at
+    )  # fmt: skip
+    problem = MinSum.of(single, tables)
     chosen = minimise(problem)
     if problem.cost(chosen) >= _NEVER:
       raise RejectionError("LAYOUT", f"{self.kernel.name}: no layout holds its values")

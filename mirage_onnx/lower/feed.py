@@ -3,8 +3,7 @@
 The warp has the copy engine fill a ring of tiles in shared memory: it waits until a tile is free, and
 barriers in memory say when it is full. A team takes the tiles of a part of the output. With several
 teams, each has every so many-th part: while one writes its results, the tensor cores have those of
-another. Blocks that share have the same part of one operand; each copies a piece of it for all. Ranks
-of a cluster may share out the depth: then a block has one part, and the ring's bytes are free behind it.
+another. Blocks that share have the same part of one operand; each copies a piece of it for all.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.pieces import GRID, STEP, Piece, Pieces
 from mirage_onnx.lower.sizes import is_runtime
 from mirage_onnx.lower.smem_plan import MemoryPlan
-from mirage_onnx.lower.steps import Publish, ThreadBarrier
+from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.tensor_view import TensorView
 from mirage_onnx.target import Target
 
@@ -49,8 +48,7 @@ class FedTile:
 class Feed:
   """``warps``: of a team. ``axis``: of the grid, that blocks that share differ in.
 
-  ``barriers``: the byte of shared memory with which the ring's begin. ``meetings``: of the cluster behind
-  the loop, at which the warp that copies is counted, too.
+  ``barriers``: the byte of shared memory with which the ring's begin.
   """
 
   teams: int
@@ -59,7 +57,6 @@ class Feed:
   axis: str
   tiles: tuple[FedTile, ...]
   barriers: int
-  meetings: int = 0
 
   @property
   def threads(self) -> int:
@@ -92,14 +89,11 @@ def feed_of(
 
   ring = {lowering.homes[i] for i in lowering.ring}
   steps = memory.graph
-  meets = [s for s in steps.after if isinstance(s, ThreadBarrier)]
-  told = {s.tile for s in steps.after if isinstance(s, Publish)} if lowering.ranks > 1 else set[str]()
-  if not lowering.under_way or set(lowering.tiles) - told != ring or steps.before or (meets and not told):
+  meets = any(isinstance(s, ThreadBarrier) for s in steps.after)
+  if not lowering.under_way or set(lowering.tiles) != ring or steps.before or meets:
     raise refuse("more than a ring of operands is in shared memory")
-  if grid.tiles or params.warps % WGMMA.warps or not 1 <= params.teams <= _MOST_TEAMS:
-    raise refuse(f"blocks that a launch counts, parts of warpgroups, or not 1 to {_MOST_TEAMS} teams")
-  if lowering.ranks > 1 and (params.teams > 1 or params.sharing > 1):
-    raise refuse("ranks beside teams, or beside blocks that share")
+  if grid.tiles or lowering.ranks > 1 or params.warps % WGMMA.warps or not 1 <= params.teams <= _MOST_TEAMS:
+    raise refuse(f"blocks that a launch counts, ranks, parts of warpgroups, or not 1 to {_MOST_TEAMS} teams")
   heights = {i: _height(lowering, i) for i in lowering.ring}
   axis, shared = "", -1
   if params.sharing > 1:
@@ -115,14 +109,11 @@ def feed_of(
   tiles = tuple(
     _tile(graph, lowering, pieces, i, params.sharing if i == shared else 1, refuse) for i in lowering.ring
   )
-  meetings = sum(m.cluster for m in meets)
-  return Feed(params.teams, params.warps, params.sharing, axis, tiles, memory.size, meetings)
+  return Feed(params.teams, params.warps, params.sharing, axis, tiles, memory.size)
 
 
 def blocks_of(feed: Feed, tiles: int, target: Target) -> int:
-  """Blocks of a launch: one a multiprocessor, in clusters of those that share; of ranks one a part."""
-  if feed.meetings:
-    return tiles
+  """Blocks of a launch: one a multiprocessor, in clusters of those that share."""
   most = target.multiprocessors
   if feed.sharing > 2:  # clusters lie in groups of 16 or 18 multiprocessors
     most -= most % 16
@@ -159,8 +150,6 @@ def _tile(
     or own[last].length % BOX_COLUMNS
   ):
     raise refuse(f"{op.tensor} does not lie in rows along the depth")
-  if lowering.ranks > 1 and pieces.extents[last] % (lowering.ranks * own[last].length):
-    raise refuse("its ranks do not have whole steps")
   others = [(own[a], view.stride(a), pieces.extents[a]) for a in tensor.axes[:-1] if pieces.extents[a] > 1]
   tall = [(s, n) for p, s, n in others if p.length > 1]
   first = sum(n * s for n, s in view.starts if isinstance(s, int))

@@ -15,7 +15,7 @@ pieces is kept whole, with copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -62,6 +62,16 @@ class Form:
     t = () if own.isdisjoint(self.t) else self.t
     rest = tuple(sorted(own.difference(g, t)))
     return Form(self.lanes if g or t else MMA, g, t, rest)
+
+  def lane_bits(self, sides: Collection[Side]) -> tuple[int, ...]:
+    """The bits of the lane number in which lanes with other elements of these sides differ."""
+    found: list[int] = []
+    bit = 1
+    for side, lanes in ((self.t, self.lanes.lanes), (self.g, self.lanes.groups)):
+      while lanes > 1:
+        found += [bit] if side and side in sides else []
+        bit, lanes = bit * 2, lanes // 2
+    return tuple(found)
 
   @property
   def text(self) -> str:
@@ -123,3 +133,14 @@ class Warps:
   def covers(self, side: Side, tile: int) -> bool:
     """Whether the tiles of all warps hold exactly the elements of a side."""
     return self.tiles(side, tile) * tile * self.count(side) == length(side)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+  """Who has other parts of a value: lanes that differ in these bits, warps of these sides."""
+
+  masks: tuple[int, ...] = ()
+  sides: tuple[Side, ...] = ()
+
+  def __bool__(self) -> bool:
+    return bool(self.masks or self.sides)

@@ -45,16 +45,20 @@ def _fitting(lowering: Lowered, steps: Sequence[ThreadStep], room: int) -> tuple
   return tuple(found), room
 
 
+def _paired(own: Mapping[str, Piece], form: Form) -> Piece | None:
+  """The piece of which a lane has two neighbours at a time, if they are pairs by their index in the axis."""
+  if len(form.t) != 1:
+    return None
+  (p,) = form.t
+  return p if own.get(p.axis) == p and p.length % 2 == 0 and p.aligned % 2 == 0 else None
+
+
 def pair_together(lowering: Lowered, view: TensorView, own: Mapping[str, Piece], form: Form) -> bool:
   """Whether the two elements of a pair are neighbours in memory that exist together."""
-  if len(form.t) != 1:
+  p = _paired(own, form)
+  if p is None or is_runtime(lowering.extents, p.axis):
     return False
-  (p,) = form.t
-  if is_runtime(lowering.extents, p.axis):
-    return False
-  whole = lowering.extents[p.axis]
-  even = p.length % 2 == 0 and p.aligned % 2 == 0 and whole % 2 == 0
-  return own.get(p.axis) == p and even and view.together(p.axis, 2)
+  return lowering.extents[p.axis] % 2 == 0 and view.together(p.axis, 2)
 
 
 def in_pairs(lowering: Lowered, held: Held) -> bool:
@@ -68,12 +72,8 @@ def in_pairs(lowering: Lowered, held: Held) -> bool:
 
 def even_axis(lowering: Lowered, held: Held) -> str:
   """The axis, counted by a launch, whose neighbours are loaded together if they are an even number."""
-  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
-  if len(held.form.t) != 1:
-    return ""
-  (p,) = held.form.t
-  if not is_runtime(lowering.extents, p.axis) or own.get(p.axis) != p:
+  op, p = lowering.assignment.kernel.ops[held.index], _paired(lowering.assignment.own(held.index), held.form)
+  if p is None or not is_runtime(lowering.extents, p.axis):
     return ""
   view = TensorView.of(lowering.tensors[op.tensor], lowering.extents, {p.axis: 2})
-  even = p.length % 2 == 0 and p.aligned % 2 == 0
-  return p.axis if even and view.together(p.axis, 2) else ""
+  return p.axis if view.together(p.axis, 2) else ""

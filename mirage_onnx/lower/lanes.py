@@ -155,7 +155,6 @@ def lane_problem(
   place: dict[int, int] = {}
   domains: list[tuple[Lanes, ...]] = []
   single: list[tuple[int, ...]] = []
-  pairs: dict[tuple[int, int], list[list[int]]] = {}
   for i, op in enumerate(ops):
     if not is_free_to_read(op) and i not in joined:
       place[i] = len(domains)
@@ -171,6 +170,7 @@ def lane_problem(
         single.append(tuple(_OUTSIDE * sum(a not in c.g + c.t for a in inside) for c in domains[-1]))
   for i in sorted(joined, reverse=True):
     place[i] = place[joined[i]]
+  tables: list[tuple[int, int, tuple[tuple[int, ...], ...]]] = []
   for i, op in enumerate(ops):
     operands = contractions[i].operands if i in contractions else None
     for n, arg in enumerate(op.args):
@@ -182,24 +182,17 @@ def lane_problem(
         weight = _FIXED
       shared = tuple(a for a in ops[arg].axes if operands or a in op.axes)
       want = (operands[n],) * len(domains[v]) if operands else domains[v]
-      costs = _move_weights(domains[u], want, shared)
-      if u > v:
-        u, v, costs = v, u, tuple(zip(*costs, strict=True))
-      table = pairs.setdefault((u, v), [[0] * len(domains[v]) for _ in domains[u]])
-      for row, added in zip(table, costs, strict=True):
-        for y, cost in enumerate(added):
-          row[y] += weight * cost
-  fixed = {at: tuple(map(tuple, table)) for at, table in pairs.items()}
-  return MinSum(tuple(single), fixed), domains, place
+      tables.append((u, v, _move_weights(domains[u], want, shared, weight)))
+  return MinSum.of(tuple(single), tables), domains, place
 
 
 @lru_cache(maxsize=4096)
 def _move_weights(
-  have: tuple[Lanes, ...], want: tuple[Lanes, ...], axes: tuple[str, ...]
+  have: tuple[Lanes, ...], want: tuple[Lanes, ...], axes: tuple[str, ...], weight: int
 ) -> tuple[tuple[int, ...], ...]:
-  """The weight of moving a value over ``axes`` from each of ``have`` to each of ``want``."""
+  """What it weighs to move a value over ``axes`` from each of ``have`` to each of ``want``."""
   wanted = [w.of(axes) for w in want]
-  return tuple(tuple(WEIGHTS[h.of(axes).move(w)] for w in wanted) for h in have)
+  return tuple(tuple(weight * WEIGHTS[h.of(axes).move(w)] for w in wanted) for h in have)
 
 
 @lru_cache(maxsize=4096)

@@ -13,9 +13,8 @@ from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.assign import folded
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.demand import Demand
-from mirage_onnx.lower.forms import Form
+from mirage_onnx.lower.forms import Form, Parts
 from mirage_onnx.lower.lowered import MOST_FETCHED
-from mirage_onnx.lower.parts import Parts, lane_bits
 from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import STORED, SharedTile, in_chunks
 from mirage_onnx.lower.sizes import is_runtime
@@ -210,7 +209,7 @@ class Lowering(Demand):
       touched = self.need(arg, source, run)
       self.steps(run).append(do.Fold(index, source, touched=touched))
       over = [s for s in (source.g, source.t) if set(s) & gone]
-      self.parts[index] = Parts(lane_bits(source, over), tuple(s for s in over if self.warps.count(s) > 1))
+      self.parts[index] = Parts(source.lane_bits(over), tuple(s for s in over if self.warps.count(s) > 1))
     self.made[Held(index, form)] = run
     self._settle(index, run)
 

@@ -6,8 +6,11 @@ of the one with the most neighbours is tried. The layouts of a block graph are s
 its graph is nearly a tree. Of several minima the answer is always the same one.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 
 _Pair = tuple[tuple[int, ...], ...]
 _Rule = tuple[int, tuple[int, ...], dict[tuple[int, ...], int]]
@@ -22,6 +25,20 @@ class MinSum:
 
   single: tuple[tuple[int, ...], ...]
   pairs: Mapping[tuple[int, int], _Pair]
+
+  @classmethod
+  def of(
+    cls, single: tuple[tuple[int, ...], ...], tables: Iterable[tuple[int, int, Sequence[Sequence[int]]]]
+  ) -> MinSum:
+    """Of pairs (u, v, costs) in any order, of which those of the same variables add up."""
+    pairs: dict[tuple[int, int], list[list[int]]] = {}
+    for u, v, costs in tables:
+      if u > v:
+        u, v, costs = v, u, tuple(zip(*costs, strict=True))
+      table = pairs.setdefault((u, v), [[0] * len(single[v]) for _ in single[u]])
+      for row, more in zip(table, costs, strict=True):
+        row[:] = map(add, row, more)
+    return cls(single, {at: tuple(map(tuple, table)) for at, table in pairs.items()})
 
   def cost(self, choice: Sequence[int]) -> int:
     """The cost of one choice for every variable."""

@@ -17,6 +17,12 @@ from mirage_onnx.lower.grid import Grid
 from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, axis_variable, is_runtime
 
 GRID, RANK, STEP = "b", "r", "s"
+LEVELS = GRID + RANK + STEP
+
+
+def load_levels(op: BlockOp) -> dict[str, str]:
+  """The levels that cut each axis of a loaded value, a letter each, outermost first."""
+  return {a: GRID * (a in op.imap) + RANK * (op.cmap == a) + STEP * (op.fmap == a) for a in op.axes}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,9 +81,7 @@ class Pieces:
 
   def _of_load(self, op: BlockOp) -> dict[str, Piece]:
     found = {}
-    for a in op.axes:
-      levels = (GRID if a in op.imap else "") + (RANK if op.cmap == a else "")
-      levels += STEP if op.fmap == a else ""
+    for a, levels in load_levels(op).items():
       if levels in ("", RANK):
         _ = self.extents[a]  # refuses what only a launch counts: no tile holds all of it
       found[a] = self.piece(a, levels)

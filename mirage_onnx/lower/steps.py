@@ -6,6 +6,7 @@ step, one line, is what golden tests show.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from mirage_onnx.lower.forms import Form, Side
 
@@ -29,6 +30,8 @@ class ThreadStep:
 
   index: int
   touched: tuple[str, ...] = field(default=(), kw_only=True)
+  #: What its text is, if that says more than its name and value.
+  words: ClassVar[str] = ""
 
   @property
   def reads(self) -> tuple[str, ...]:
@@ -40,7 +43,7 @@ class ThreadStep:
 
   @property
   def text(self) -> str:
-    return f"{type(self).__name__.lower()} %{self.index}"
+    return self.words.format(self) if self.words else f"{type(self).__name__.lower()} %{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,7 @@ class Fetch(ThreadStep):
   """A tile of a tensor to registers."""
 
   to: Held
-
-  @property
-  def text(self) -> str:
-    return f"fetch {self.to.text}"
+  words = "fetch {0.to.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,7 @@ class Read(Reading):
   """Shared memory to registers."""
 
   to: Held
-
-  @property
-  def text(self) -> str:
-    return f"read {self.to.text} from {self.tile}"
+  words = "read {0.to.text} from {0.tile}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +94,7 @@ class Spill(Writing):
   """Registers to shared memory."""
 
   held: Held
-
-  @property
-  def text(self) -> str:
-    return f"spill {self.held.text} to {self.tile}"
+  words = "spill {0.held.text} to {0.tile}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +226,7 @@ class ThreadBarrier(ThreadStep):
 
   cluster: bool = False
   copies: bool = False
-
-  @property
-  def text(self) -> str:
-    return f"barrier %{self.index}"
+  words = "barrier %{0.index}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,25 +10,19 @@
 The ranks of a cluster share out the output elements; steps 1 to 3 are done by each.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import prod
 
 from mirage_onnx.ir import BlockOp, Save, UGraph
 from mirage_onnx.ir.block_ops import OVER_AXES, REDUCTIONS, Kind, of_kinds
+from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.dataflow import made_of
 from mirage_onnx.lower.grid import AxisTile
-from mirage_onnx.lower.steps import (
-  Gather,
-  GatherRanks,
-  Publish,
-  Stage,
-  Store,
-  ThreadBarrier,
-  ThreadStep,
-  Total,
-)
 from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan
 from mirage_onnx.lower.tensor_view import TensorView
-from mirage_onnx.lower.tile_space import TileSpace
 
 #: Output walks of at most this many elements per thread are unrolled, and their loads hoisted.
 MOST_UNROLLED = 4
@@ -73,6 +67,36 @@ def walked_vectors(graph: UGraph, plan: StreamPlan, index: int) -> tuple[str, in
   loads = [a for a in op.args if ops[a].op == "load"]
   views = {a: TensorView.of(graph.tensor(ops[a].tensor), plan.extents) for a in loads}
   return tile.axis, tile.extent, [a for a in loads if views[a].together(tile.axis, 8)]
+
+
+@dataclass(frozen=True, slots=True)
+class TileSpace:
+  """The elements of one tile of some axes, the last axis fastest.
+
+  ``ranks`` blocks of a cluster share them out, and their ``threads`` threads do.
+  """
+
+  axes: tuple[AxisTile, ...]
+  threads: int
+  ranks: int
+
+  @classmethod
+  def of(cls, tiles: Sequence[AxisTile], threads: int, ranks: int = 1) -> TileSpace:
+    """The space of those axes that are wider than one element in the block."""
+    return cls(tuple(t for t in tiles if t.tile > 1), threads, ranks)
+
+  @property
+  def elements(self) -> int:
+    return prod(a.tile for a in self.axes)
+
+  @property
+  def share(self) -> int:
+    """Elements of one rank; the last may have fewer."""
+    return -(-self.elements // self.ranks)
+
+  @property
+  def per_thread(self) -> int:
+    return -(-self.share // self.threads)
 
 
 class StreamBehind:
@@ -129,27 +153,27 @@ class StreamBehind:
     self.floats += -(-floats // _PIECE) * _PIECE
     return name
 
-  def _steps(self) -> list[ThreadStep]:
+  def _steps(self) -> list[do.ThreadStep]:
     cluster, warps = self.plan.grid.cluster, self.plan.params.warps
     depth = self.plan.depth_side
     parts = {a: self._reserve(f"part{a.index}", warps * a.floats) for a in self.accumulators}
-    found: list[ThreadStep] = [Publish(a.index, tile) for a, tile in parts.items()]
-    found.append(ThreadBarrier(-1))
+    found: list[do.ThreadStep] = [do.Publish(a.index, tile) for a, tile in parts.items()]
+    found.append(do.ThreadBarrier(-1))
     if self.reduced and warps > 1:
-      found += [Gather(a.index, tile, depth) for a, tile in parts.items()]
+      found += [do.Gather(a.index, tile, depth) for a, tile in parts.items()]
     if self.reduced and (warps > 1 or cluster > 1):
-      found.append(ThreadBarrier(-1, cluster=cluster > 1))
+      found.append(do.ThreadBarrier(-1, cluster=cluster > 1))
     if self.everywhere:
       for a in self.everywhere:
         self._reserve(f"all{a.index}", a.floats)
-        found.append(GatherRanks(a.index, parts[a]))
-      found.append(ThreadBarrier(-1))
+        found.append(do.GatherRanks(a.index, parts[a]))
+      found.append(do.ThreadBarrier(-1))
     for index in self.staged:
       tile = self._reserve(f"tile{index}", self.span(index).elements)
-      own = Total(index, tile) if self.ops[index].op in REDUCTIONS else Stage(index, tile)
-      found += [own, ThreadBarrier(index)]
-    found += [Store(number) for number in range(len(self.spaces))]
-    return [*found, ThreadBarrier(-1, cluster=True)] if cluster > 1 else found
+      own = do.Total(index, tile) if self.ops[index].op in REDUCTIONS else do.Stage(index, tile)
+      found += [own, do.ThreadBarrier(index)]
+    found += [do.Store(number) for number in range(len(self.spaces))]
+    return [*found, do.ThreadBarrier(-1, cluster=True)] if cluster > 1 else found
 
   def tile(self, axis: str) -> AxisTile:
     return self.plan.grid.tile(axis, self.plan.extents)

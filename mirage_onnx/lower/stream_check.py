@@ -4,9 +4,6 @@ The walk is the one of the text (``codegen/ring.py``, ``loop.py``, ``epilogue.py
 places that are only the axes which they know.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import BlockOp, DType, KTensor
 from mirage_onnx.ir.block_ops import CLUSTER, merge_of
@@ -16,7 +13,6 @@ from mirage_onnx.lower.packed_operand import PackedOperand
 from mirage_onnx.lower.steps import Fetch, Stage, Store, ThreadRun, ThreadStep, Total
 from mirage_onnx.lower.stream_behind import ACCUMULATIONS, StreamBehind, formula
 from mirage_onnx.lower.stream_loop import StreamLoop
-from mirage_onnx.lower.stream_plan import StreamPlan
 from mirage_onnx.lower.tensor_view import TensorView
 
 #: The axes that a place in the block's tile has positions of.
@@ -68,42 +64,29 @@ def _check_step(loop: StreamLoop, step: ThreadStep) -> None:
             loop.check_use(a, loop.ops[index])
 
 
-@dataclass(slots=True)
 class _Behind:
   """``there``: staged values that are in shared memory by now."""
 
-  behind: StreamBehind
-  there: set[int] = field(default_factory=set)
-
-  @property
-  def plan(self) -> StreamPlan:
-    return self.behind.plan
-
-  @property
-  def ops(self) -> Sequence[BlockOp]:
-    return self.behind.ops
+  def __init__(self, behind: StreamBehind) -> None:
+    self.behind, self.plan, self.ops, self.there = behind, behind.plan, behind.ops, set[int]()
 
   def check(self) -> None:
     """All steps behind the loop, in their order."""
     for step in self.behind.steps:
       match step:
-        case Total():
-          at = Place(a.axis for a in self.behind.span(step.index).axes)
-          op = self.ops[step.index]
-          self._value(op.args[0], at | {self._whole(op, op.op)}, set())
-          self.there.add(step.index)
-        case Stage():
-          self._value(step.index, Place(a.axis for a in self.behind.span(step.index).axes), set())
+        case Total() | Stage():
+          root, at = step.index, Place(a.axis for a in self.behind.span(step.index).axes)
+          if isinstance(step, Total):
+            op = self.ops[root]
+            root, at = op.args[0], at | {self._whole(op, op.op)}
+          self._value(root, at, set())
           self.there.add(step.index)
         case Store():
-          self._store(step)
-
-  def _store(self, step: Store) -> None:
-    space, saves = self.behind.spaces[step.index]
-    at, known = Place(a.axis for a in space.axes), set[int]()
-    for save in saves:
-      self._value(save.arg, at, known)
-      self._reach(self.behind.graph.tensor(save.tensor), at)
+          space, saves = self.behind.spaces[step.index]
+          at, known = Place(a.axis for a in space.axes), set[int]()
+          for save in saves:
+            self._value(save.arg, at, known)
+            self._reach(self.behind.graph.tensor(save.tensor), at)
 
   def _reach(self, tensor: KTensor, at: Place) -> None:
     """An element of a tensor at a place."""

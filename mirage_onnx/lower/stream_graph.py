@@ -53,7 +53,7 @@ def stream_graph(
     reason = f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
     raise RejectionError("SMEM", reason)
   steps = ThreadSteps(loop.before, loop.body, behind.steps)
-  pipeline = Pipeline(False, loop.loads, axes.stages, axes.rounds * axes.stages)
+  pipeline = Pipeline(loop.loads, axes.stages, axes.rounds * axes.stages)
   ahead = target.has_pdl and reads_ahead(graph, kernel, extents)
   plan = StreamedPlan(axes, loop, behind)
   return ThreadGraph(

@@ -19,24 +19,11 @@ from mirage_onnx.ir.block_ops import OVER_AXES
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import KEEPS_ZERO, is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Layout, UGraph
+from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.dataflow import cast_load
 from mirage_onnx.lower.packed_operand import apart_operands
 from mirage_onnx.lower.scaled_integers import Scaled, scaled_integers
-from mirage_onnx.lower.steps import (
-  Contract,
-  Fetch,
-  Held,
-  Pack,
-  PairProduct,
-  Refill,
-  ThreadRun,
-  ThreadStep,
-  Unpack,
-  Update,
-  Weigh,
-  Widen,
-)
 from mirage_onnx.lower.stream_plan import Accumulator, AccumulatorForm, StreamPlan, operands
 
 #: Which layouts an elementwise op of the loop may combine into its own.
@@ -72,9 +59,9 @@ class StreamLoop:
   masked: frozenset[int] = frozenset()
   loads: tuple[int, ...] = ()
   by_tile: bool = False
-  before: tuple[ThreadStep, ...] = ()
-  inside: tuple[ThreadStep, ...] = ()
-  by_column: Mapping[str, tuple[ThreadStep, ...]] = field(default_factory=dict)
+  before: tuple[do.ThreadStep, ...] = ()
+  inside: tuple[do.ThreadStep, ...] = ()
+  by_column: Mapping[str, tuple[do.ThreadStep, ...]] = field(default_factory=dict)
 
   @classmethod
   def of(cls, graph: UGraph, plan: StreamPlan, accumulators: Sequence[Accumulator]) -> StreamLoop:
@@ -111,7 +98,7 @@ class StreamLoop:
     return tuple(i for i in self.loads if self.ops[i].layout is Layout.A_FRAG)
 
   @property
-  def body(self) -> tuple[ThreadStep, ...]:
+  def body(self) -> tuple[do.ThreadStep, ...]:
     """The steps of an iteration."""
     columns = (s for steps in self.by_column.values() for s in steps)
     return (*self.inside, *columns)
@@ -212,42 +199,42 @@ class StreamLoop:
 
   # ---- the steps
 
-  def _before(self) -> tuple[ThreadStep, ...]:
+  def _before(self) -> tuple[do.ThreadStep, ...]:
     """Values without depth, computed once."""
-    found: list[ThreadStep] = []
+    found: list[do.ThreadStep] = []
     for index in self.used:
       op = self.ops[index]
       if self.deep(index) or constant(op, self.plan.extents) is not None:
         continue
       if op.op == "load":
-        found.append(Fetch(index, Held(index, self.plan.form(op))))
+        found.append(do.Fetch(index, do.Held(index, self.plan.form(op))))
       elif is_elementwise(op.op):
-        found.append(ThreadRun(index, (index,), self.plan.form(op)))
+        found.append(do.ThreadRun(index, (index,), self.plan.form(op)))
     return tuple(found)
 
-  def _inside(self) -> list[ThreadStep]:
-    found: list[ThreadStep] = [Unpack(i) for i in self.loads if self.floats_needed(i)]
+  def _inside(self) -> list[do.ThreadStep]:
+    found: list[do.ThreadStep] = [do.Unpack(i) for i in self.loads if self.floats_needed(i)]
     found += self._computed()
-    found += [PairProduct(i, pair) for i, pair in self.products.items() if i in self.used]
+    found += [do.PairProduct(i, pair) for i, pair in self.products.items() if i in self.used]
     for acc in self.accumulators:
       if acc.form is not AccumulatorForm.MMA:
-        found.append(Update(acc.index))
+        found.append(do.Update(acc.index))
       elif not self.by_tile:
-        found.append(Contract(acc.source, acc.index))
+        found.append(do.Contract(acc.source, acc.index))
     if not self.by_tile:
-      return [*found, Refill(-1, self.loads)]
+      return [*found, do.Refill(-1, self.loads)]
     rows = dict.fromkeys(b for _, b in (self._operands(a) for a in self._contracted()))
-    found += [Pack(b, Held(b, self.plan.form(self.ops[b]), packed=True)) for b in rows]
-    return [*found, Refill(-1, tuple(i for i in self.loads if i not in self.weights))]
+    found += [do.Pack(b, do.Held(b, self.plan.form(self.ops[b]), packed=True)) for b in rows]
+    return [*found, do.Refill(-1, tuple(i for i in self.loads if i not in self.weights))]
 
-  def _computed(self) -> list[ThreadStep]:
+  def _computed(self) -> list[do.ThreadStep]:
     """Elementwise ops on fragments: a run over the same tiles shares a loop nest."""
-    found: list[ThreadStep] = []
+    found: list[do.ThreadStep] = []
     run: list[int] = []
 
     def end() -> None:
       if run:
-        found.append(ThreadRun(run[-1], tuple(run), self.plan.form(self.ops[run[0]])))
+        found.append(do.ThreadRun(run[-1], tuple(run), self.plan.form(self.ops[run[0]])))
         run.clear()
 
     for index in self.used:
@@ -256,7 +243,7 @@ class StreamLoop:
       if not (is_elementwise(op.op) and self.deep(index)) or apart:
         continue
       if index in self.scaled:
-        found.append(Widen(index))
+        found.append(do.Widen(index))
         continue
       same = run and self.plan.tiles(self.ops[run[0]]) == self.plan.tiles(op)
       if not same or any(self.ops[a].dtype.is_half for a in op.args if a in run):
@@ -265,16 +252,16 @@ class StreamLoop:
     end()
     return found
 
-  def _of_column(self, column: str) -> list[ThreadStep]:
+  def _of_column(self, column: str) -> list[do.ThreadStep]:
     """All products with the weights of one column axis."""
     own = [a for a in self._contracted() if a.column == column]
-    found: list[ThreadStep] = [Widen(i) for i in dict.fromkeys(self._operands(a)[0] for a in own)]
-    found += [Contract(a.source, a.index) for a in own]
+    found: list[do.ThreadStep] = [do.Widen(i) for i in dict.fromkeys(self._operands(a)[0] for a in own)]
+    found += [do.Contract(a.source, a.index) for a in own]
     made = ((acc.index, self._operands(acc)[0]) for acc in own)
     scales = ((acc, self.scaled[i].scales) for acc, i in made if i in self.behind)
-    found += [Weigh(acc, scale) for acc, scale in scales if scale is not None]
+    found += [do.Weigh(acc, scale) for acc, scale in scales if scale is not None]
     loads = (i for i in self.weights if self.plan.column_of(self.ops[i]) == column)
-    return [*found, Refill(-1, tuple(loads))]
+    return [*found, do.Refill(-1, tuple(loads))]
 
   def _contracted(self) -> list[Accumulator]:
     return [a for a in self.accumulators if a.form is AccumulatorForm.MMA]

@@ -13,7 +13,7 @@ elements of a step, 16 bytes; with packed weights, which are 16 bytes then, seve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mirage_onnx.errors import RejectionError
@@ -59,15 +59,9 @@ class Accumulator:
   @property
   def tiles(self) -> tuple[tuple[str, int], ...]:
     """The loops over one lane's accumulators: (index variable, count)."""
-    match self.form:
-      case AccumulatorForm.MMA:
-        return (("i", self.row_tiles), ("n", self.column_tiles))
-      case AccumulatorForm.ROW:
-        return (("i", self.row_tiles),)
-      case AccumulatorForm.COLUMN:
-        return (("n", self.column_tiles), ("h", 2))
-      case AccumulatorForm.UNIFORM:
-        return ()
+    rows = (("i", self.row_tiles),) if self.row_tiles else ()
+    columns = (("n", self.column_tiles),) if self.column_tiles else ()
+    return rows + columns + ((("h", 2),) if self.form is AccumulatorForm.COLUMN else ())
 
   @property
   def pitch(self) -> int:
@@ -76,16 +70,9 @@ class Accumulator:
 
   @property
   def floats(self) -> int:
-    """Of one warp's partial tile."""
-    match self.form:
-      case AccumulatorForm.MMA:
-        return ROWS * self.row_tiles * self.pitch
-      case AccumulatorForm.ROW:
-        return ROWS * self.row_tiles
-      case AccumulatorForm.COLUMN:
-        return COLUMNS * self.column_tiles
-      case AccumulatorForm.UNIFORM:
-        return 4
+    """Of one warp's partial tile, 16 bytes at least."""
+    columns = self.pitch if self.form is AccumulatorForm.MMA else COLUMNS * self.column_tiles
+    return max(4, (ROWS * self.row_tiles or 1) * (columns or 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +209,9 @@ class StreamPlan:
     if params.cluster > 1 and kernel.cluster != depth:
       raise RejectionError("LAYOUT", f"the cluster splits {kernel.cluster}, not {depth}")
     row, columns = _roles(kernel, depth, grid, extents)
-    partial = cls(kernel, params, extents, grid, depth, row, columns, ())
-    accumulators = tuple(
-      _accumulator(partial, index, op) for index, op in enumerate(kernel.ops) if op.op in _ACCUMULATES
-    )
-    return cls(kernel, params, extents, grid, depth, row, columns, accumulators)
+    plan = cls(kernel, params, extents, grid, depth, row, columns, ())
+    found = (_accumulator(plan, i, op) for i, op in enumerate(kernel.ops) if op.op in _ACCUMULATES)
+    return replace(plan, accumulators=tuple(found))
 
 
 def operands(kernel: Kernel, op: BlockOp) -> tuple[int, int]:
@@ -308,13 +293,12 @@ def _accumulator(plan: StreamPlan, index: int, op: BlockOp) -> Accumulator:
     raise RejectionError("EMIT_UNSUPPORTED", f"the loop reduces {source.reduced}")
   match value.layout:
     case Layout.B_FRAG:
-      tiles = (plan.tiles(value)[0][1], 0)
-      return Accumulator(index, op.args[0], AccumulatorForm.ROW, None, merge, *tiles)
+      form, own, tiles = AccumulatorForm.ROW, None, (plan.tiles(value)[0][1], 0)
     case Layout.A_FRAG:
-      column = plan.column_of(value)
-      tiles = (0, plan.column_tiles(column))
-      return Accumulator(index, op.args[0], AccumulatorForm.COLUMN, column, merge, *tiles)
+      own = plan.column_of(value)
+      form, tiles = AccumulatorForm.COLUMN, (0, plan.column_tiles(own))
     case Layout.DEPTH:
-      return Accumulator(index, op.args[0], AccumulatorForm.UNIFORM, None, merge, 0, 0)
+      form, own, tiles = AccumulatorForm.UNIFORM, None, (0, 0)
     case _:
       raise RejectionError("LAYOUT", f"the loop reduces a value of layout {value.layout}")
+  return Accumulator(index, op.args[0], form, own, merge, *tiles)

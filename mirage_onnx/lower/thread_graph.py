@@ -25,19 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-  """How operands of a loop come: ``loads`` through so many ``stages``, of shared memory or of registers.
+  """How operands of a loop come: ``loads`` through so many ``stages``.
 
   ``iterations``: of the loop, at most; a kernel without a loop has one, and no loads.
   """
 
-  shared: bool
   loads: tuple[int, ...]
   stages: int
   iterations: int
 
 
 #: Of a kernel without a loop.
-NO_PIPELINE = Pipeline(False, (), 1, 1)
+NO_PIPELINE = Pipeline((), 1, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from functools import partial
 from math import inf, prod
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.instructions import MMA, WGMMA, Instruction, instruction_of
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
+from mirage_onnx.instructions import MMA, WGMMA, instruction_of
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.arrange import arranged
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.feed import Feed, barrier_bytes, blocks_of, feed_of
-from mirage_onnx.lower.forms import Form, Warps
+from mirage_onnx.lower.forms import Warps
 from mirage_onnx.lower.grid import Grid, check_types
 from mirage_onnx.lower.issued import Issued
 from mirage_onnx.lower.live import most_live
@@ -54,14 +54,13 @@ HELD, _BLOCK_HOLDS = (1 << 30, 8), 32768
 class TiledPlan:
   """Where the values of a tiled kernel are.
 
-  ``pieces``: what a block, a rank and an iteration have of each value; ``forms``: how values lie in
-  registers; ``lowering``: what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in
-  order, with barriers, and the places of the tiles; ``issued``: loads that begin early. ``unseen``: what of
-  the loop need not be done, mostly.
+  ``pieces``: what a block, a rank and an iteration have of each value; ``lowering``: how values lie in
+  registers, what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in order, with
+  barriers, and the places of the tiles; ``issued``: loads that begin early. ``unseen``: what of the loop need
+  not be done, mostly.
   """
 
   pieces: Pieces
-  forms: Mapping[int, Form]
   warps: Warps
   lowering: Lowered
   memory: MemoryPlan
@@ -94,7 +93,7 @@ def tiled_graph(
     feed = ring_feed(graph, params, plan.lowering, plan.memory, target)
   else:
     blocks = standing_blocks(graph, extents, target, plan.lowering, plan.memory, live, tiles)
-  pipeline = Pipeline(True, tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
+  pipeline = Pipeline(tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
   if not blocks and kernels == 1 and (seen := _unseen(graph, plan)):
     if None in (seen.band.least, seen.band.most):  # blocks with most to do are the first of all
       grid = grid.with_slowest(seen.band.rows)
@@ -152,8 +151,13 @@ def _laid_out(
     try:
       own = fitting_products(framed, warps, tensors) if instruction is WGMMA else frozenset[int]()
       check_widened(kernel, pieces, framed.products, widened, own, warps)
-      make = partial(_plan, framed, forms, warps, extents, tensors, params, target, instruction, own, widened)
-      plan = _best_held(make, 32 * warps.total)
+      lower = partial(
+        Lowering, framed, forms, warps, extents, tensors, ranks=params.cluster,
+        instruction=instruction if instruction.warps == 1 else MMA, warpgroup=own, widened=widened,
+        computed=computed_masks(kernel, tensors, extents) if own else {},
+        most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
+      )  # fmt: skip
+      plan = _best_held(partial(_plan, lower, pieces, params, target), 32 * warps.total)
     except RejectionError as error:
       refused = refused or error
       continue
@@ -177,48 +181,33 @@ def _best_held(make: Callable[[int, float], tuple[TiledPlan, int]], threads: int
 
 
 def _plan(
-  assignment: Assignment,
-  forms: dict[int, Form],
-  warps: Warps,
-  extents: Mapping[str, int],
-  tensors: Mapping[str, KTensor],
-  params: KernelParams,
-  target: Target,
-  instruction: Instruction,
-  warpgroup: frozenset[int],
-  widened: Mapping[int, Widened],
-  held: int,
+  lower: Callable[..., Lowering], pieces: Pieces, params: KernelParams, target: Target, held: int,
   most_held: float,
-) -> tuple[TiledPlan, int]:
+) -> tuple[TiledPlan, int]:  # fmt: skip
+  """With computed values of up to ``held`` registers in them, and as many stages as fit of those wanted."""
   smem_bytes = 0
-  # As many stages as fit, of those that are wanted.
-  for stages in range(max(1, min(params.stages, assignment.pieces.most_steps)), 0, -1):
-    lowering = Lowering(
-      assignment, forms, warps, extents, tensors, held,
-      stages=stages, ranks=params.cluster, instruction=instruction if instruction.warps == 1 else MMA,
-      warpgroup=warpgroup, widened=widened,
-      computed=computed_masks(assignment.kernel, tensors, extents) if warpgroup else {},
-      most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
-    )  # fmt: skip
+  for stages in range(max(1, min(params.stages, pieces.most_steps)), 0, -1):
+    lowering = lower(held, stages=stages)
+    forms, warps = lowering.forms, lowering.warps
     graph = lowering.lower()
     for index, form in forms.items():
       most = _MOST_IN_PLACE if lowering.in_place(index, form) else _MOST_REGISTERS
       if warps.registers(form) > most:
         reason = f"%{index} takes {warps.registers(form)} registers of every thread"
         raise RejectionError("LAYOUT", reason)
-    live, pieces = most_live(lowering), assignment.pieces
+    live = most_live(lowering)
     if live > most_held:  # however many stages; said before the steps are put in order
       raise RejectionError("LAYOUT", f"a lane holds {live} elements at once")
     memory = plan_memory(
       arranged(lowering, graph, _MOST_LIVE - live),
-      {name: _placed_bytes(tile.size_bytes, warpgroup) for name, tile in lowering.tiles.items()},
+      {name: _placed_bytes(tile.size_bytes, lowering.warpgroup) for name, tile in lowering.tiles.items()},
       frozenset(lowering.homes[i] for i in lowering.ring),
       partial(_resident, 1 if params.teams else _blocks(pieces.grid), 32 * warps.total, target),
     )  # fmt: skip
     smem_bytes = memory.size + (_barriers(lowering) if params.teams else 0)
     if smem_bytes <= target.smem_bytes:
       issued = Issued.of(lowering, memory.graph, _MOST_ISSUING - live)
-      return TiledPlan(pieces, forms, warps, lowering, memory, issued), live
+      return TiledPlan(pieces, warps, lowering, memory, issued), live
   raise RejectionError("SMEM", f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}")
 
 

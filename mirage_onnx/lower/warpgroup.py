@@ -18,6 +18,7 @@ from mirage_onnx.ir import Kernel, KTensor
 from mirage_onnx.lower.assign import Assignment, ProductForms
 from mirage_onnx.lower.dataflow import made_of
 from mirage_onnx.lower.forms import Side, Warps
+from mirage_onnx.lower.lanes import Contraction
 from mirage_onnx.lower.pieces import Piece
 
 #: Where the tiles that descriptors name begin.
@@ -33,9 +34,8 @@ def oriented(kernel: Kernel, tensors: Mapping[str, KTensor]) -> Kernel:
   ops = []
   for op in kernel.ops:
     if op.op == "matmul":
-      first, second = (set(kernel.ops[a].axes) for a in op.args)
       last = next((a for a in lasts if a in op.axes), None)
-      if last in first and last not in second:
+      if last in Contraction.of(kernel, op).first:
         op = replace(op, args=op.args[::-1])
     ops.append(op)
   return replace(kernel, ops=tuple(ops))

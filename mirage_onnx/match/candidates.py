@@ -9,11 +9,11 @@ from math import inf
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import refusal
 from mirage_onnx.importer.split_caches import CACHED
-from mirage_onnx.ir import Program, Region
+from mirage_onnx.ir import Program, Region, RegionTensor
 from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.cuts import Cut, Limits, find_cuts, meets
 from mirage_onnx.match.graph import LAYOUT, Graph
-from mirage_onnx.match.repeated import RegionMaker
+from mirage_onnx.match.repeated import LateRegion, RegionMaker
 
 #: Terms of the regions that are made of a program, each form once: 0.07 ms a term. Of 120 real models those
 #: of more than 10,000 terms have 45 a node at most; where everything reads everything there are hundreds.
@@ -23,16 +23,47 @@ LEAST_WORK, WORK_PER_NODE = 10_000, 48
 
 @dataclass(frozen=True, slots=True)
 class RegionCandidate:
-  """A possible region: canonical form and what of the program it covers."""
+  """A possible region: canonical form and what of the program it covers.
 
-  region: Region
+  What is asked of thousands (``key``, ``reads``, ``weights``) needs no region that is only a copy.
+  """
+
+  made: Region | LateRegion
   nodes: frozenset[str]
   outputs: frozenset[str]
 
   @property
+  def region(self) -> Region:
+    return self.made.region if isinstance(self.made, LateRegion) else self.made
+
+  @property
+  def key(self) -> str:
+    """Of the region."""
+    return self.made.key
+
+  @property
+  def form(self) -> object:
+    """The same one of candidates whose regions are copies of each other."""
+    return self.made.form if isinstance(self.made, LateRegion) else self.made
+
+  @property
+  def extents(self) -> Mapping[str, int]:
+    """Of the region."""
+    return self.made.extents
+
+  @property
+  def weights(self) -> tuple[RegionTensor, ...]:
+    """The inputs of the region that no run changes."""
+    if isinstance(self.made, LateRegion):
+      return self.made.weights
+    return tuple(i for i in self.made.inputs if i.is_weight)
+
+  @property
   def reads(self) -> tuple[str, ...]:
     """The tensors of the program that its node reads, each once."""
-    return tuple(dict.fromkeys(t.source.name for t in self.region.given))
+    if isinstance(self.made, LateRegion):
+      return self.made.reads
+    return tuple(dict.fromkeys(t.source.name for t in self.made.given))
 
 
 @dataclass(frozen=True, slots=True)

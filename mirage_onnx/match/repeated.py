@@ -2,13 +2,16 @@
 
 Layers of a model differ in the names of their tensors. Cones whose nodes, in order, do the same
 with tensors of the same kind have the same *form*; the region of the first is made
-(``canonical.py``), those of the others are copies of it with their own names.
+(``canonical.py``), those of the others are copies of it with their own names, and are made when
+somebody asks: of Qwen3's 10,000 cones a choice knows the key and what they read, and looks at few more.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mirage_onnx.ir import Constant, Operand, Program, Region, RegionTensor, Step, Tensor
+from mirage_onnx.ir.program import is_places
 from mirage_onnx.ir.term import walk
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.sinking import viewed
@@ -25,19 +28,75 @@ class _Part:
   number: int
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class _Made:
   """The region of the first cone of a form.
 
-  ``place``: the numbers of its tensors. ``kept``: which of the cone's steps it has, None for each that it
-  has made. ``derived``: of those the names, each the name of a tensor of the cone ("" for none) and what is
-  behind it; None until a copy asks.
+  ``place``: the numbers of its tensors. ``ends``: those of what the cone reads, and yields. ``kept``: which
+  of the cone's steps it has, None for each that it has made. ``derived``: of those the names, each the
+  name of a tensor of the cone ("" for none) and what is behind it; None until a copy asks.
   """
 
   region: Region
   place: dict[str, int]
+  ends: tuple[tuple[int | str, ...], ...]
   kept: list[int | None]
   derived: list[tuple[str, str, str]] | None = None
+
+  @cached_property
+  def reads(self) -> tuple[int, ...]:
+    """The numbers of what the region's node reads."""
+    return tuple(dict.fromkeys(self.place[t.source.name] for t in self.region.given))
+
+
+class LateRegion:
+  """The region of a cone, which is made when it is asked for.
+
+  ``names``: of the tensors of the cone, in the order of their numbers.
+  """
+
+  __slots__ = ("_made", "_maker", "_names", "_nodes", "_region")
+
+  def __init__(
+    self, maker: "RegionMaker", made: _Made, nodes: tuple[str, ...], names: tuple[str, ...],
+    region: Region | None = None,
+  ) -> None:  # fmt: skip
+    self._maker, self._made, self._nodes, self._names, self._region = maker, made, nodes, names, region
+
+  @property
+  def region(self) -> Region:
+    if self._region is None:
+      self._region = self._maker.copy(self._made, self._nodes)
+    return self._region
+
+  @property
+  def key(self) -> str:
+    """As of the region."""
+    return self._made.region.key
+
+  @property
+  def form(self) -> object:
+    """The same one of regions that are copies of each other."""
+    return self._made
+
+  @property
+  def extents(self) -> Mapping[str, int]:
+    """As of the region."""
+    return self._made.region.extents
+
+  @property
+  def reads(self) -> tuple[str, ...]:
+    """The tensors of the program that its node reads, each once."""
+    return tuple(self._names[i] for i in self._made.reads)
+
+  @property
+  def weights(self) -> tuple[RegionTensor, ...]:
+    """Those of the region's inputs that no run changes."""
+    place, names = self._made.place, self._names
+    found = tuple(i for i in self._made.region.inputs if i.is_weight)
+    if any(place[i.tensor.name] >= len(names) for i in found):  # a part of one, whose name is made
+      return tuple(i for i in self.region.inputs if i.is_weight)
+    return tuple(_with_names(i, lambda x: names[place[x]]) for i in found)
 
 
 class RegionMaker:
@@ -56,7 +115,7 @@ class RegionMaker:
     self._parts: dict[str, _Part] = {}
     self._made: dict[Form, _Made] = {}
 
-  def make(self, covered: frozenset[str], yielded: frozenset[str]) -> Region:
+  def make(self, covered: frozenset[str], yielded: frozenset[str]) -> LateRegion:
     """The canonical region of the nodes ``covered`` that yields these of what they make.
 
     It reads what they do not make themselves. Nodes, inputs and outputs are in the program's order.
@@ -73,20 +132,26 @@ class RegionMaker:
     for name in nodes:
       part = self._part(name)
       form += [part.number, *(place.setdefault(x, len(place)) for x in part.names)]
-    ends = ([place.get(x, x) for x in group] for group in (inputs, outputs))
-    key = (*form, *map(tuple, ends))
+    ends = tuple(tuple(place.get(x, x) for x in group) for group in (inputs, outputs))
+    key = (*form, *ends)
+    if (first := self._made.get(key)) is not None:
+      return LateRegion(self, first, nodes, tuple(place))
+    region = make_region(self._program, nodes, inputs, outputs, self._sizes)
+    self.work += len(walk(region.terms))
+    at = {s: i for i, s in enumerate(s for n in nodes for s in self._nodes[n].steps)}
+    kept = [at.get(s) for s in region.steps]
+    self._made[key] = _Made(region, self._numbered(nodes, region.steps), ends, kept)
+    return LateRegion(self, self._made[key], nodes, tuple(place), region)
+
+  def copy(self, first: _Made, nodes: tuple[str, ...]) -> Region:
+    """The region of another cone of the form of ``first``: that of ``nodes``."""
     own = [s for n in nodes for s in self._nodes[n].steps]
-    if (first := self._made.get(key)) is None:
-      region = make_region(self._program, nodes, inputs, outputs, self._sizes)
-      self.work += len(walk(region.terms))
-      at = {s: i for i, s in enumerate(own)}
-      kept = [at.get(s) for s in region.steps]
-      self._made[key] = _Made(region, self._numbered(nodes, region.steps), kept)
-      return region
     if None not in first.kept:
       return self._copy(first, nodes, tuple(own[i] for i in first.kept if i is not None))
     steps = self._renamed(first, own)
     if steps is None:
+      names = tuple(dict.fromkeys(x for n in nodes for x in self._part(n).names))
+      inputs, outputs = (tuple(names[i] if isinstance(i, int) else i for i in some) for some in first.ends)
       live = tuple(i for i in inputs if i not in self._program.constants)
       steps = tuple(viewed(self._program, own, live, outputs).steps)
     return self._copy(first, nodes, steps)
@@ -147,7 +212,8 @@ class RegionMaker:
     program = self._program
     tensor, constant = program.tensors.get(name), program.constants.get(name)
     shown = (tensor.dtype, tensor.shape) if tensor else None
-    return shown, name in program.weights, constant and _value(constant), program.bands.get(name)
+    known = constant and _value(constant), program.bands.get(name), is_places(name)
+    return shown, name in program.weights, *known
 
   def _copy(self, made: _Made, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> Region:
     """The region of a form with these names instead of the first ones."""
@@ -157,13 +223,8 @@ class RegionMaker:
     def own(name: str) -> str:
       return names[place[name]]
 
-    def renamed(x: RegionTensor) -> RegionTensor:  # of thousands: replace() takes three times as long
-      view, tensor = x.view, x.tensor
-      if view:
-        source = Tensor(own(view.source.name), view.source.dtype, view.source.shape)
-        view = replace(view, source=source, picks=own(view.picks) if view.picks else "")
-      tensor = Tensor(own(tensor.name), tensor.dtype, tensor.shape)
-      return RegionTensor(x.name, x.dtype, x.axes, tensor, x.is_weight, x.dims, view, x.picks, x.band)
+    def renamed(x: RegionTensor) -> RegionTensor:
+      return _with_names(x, own)
 
     copy = replace(
       first,
@@ -178,6 +239,17 @@ class RegionMaker:
     # No tensor of the model is in them; to find them again takes as long as all above.
     vars(copy).update(structure=first.structure, text=first.text, key=first.key)
     return copy
+
+
+def _with_names(x: RegionTensor, own: Callable[[str], str]) -> RegionTensor:
+  """An input or output of a copy, whose tensors have their ``own`` names."""
+  view, tensor = x.view, x.tensor
+  if view:
+    source = Tensor(own(view.source.name), view.source.dtype, view.source.shape)
+    view = replace(view, source=source, picks=own(view.picks) if view.picks else "")
+  tensor = Tensor(own(tensor.name), tensor.dtype, tensor.shape)
+  # Of thousands: replace() takes three times as long.
+  return RegionTensor(x.name, x.dtype, x.axes, tensor, x.is_weight, x.dims, view, x.picks, x.band)
 
 
 def _derived(place: Iterable[str], same: Iterable[Operand]) -> list[tuple[str, str, str]]:

@@ -26,7 +26,7 @@ def write_log(text: str) -> str:
     try:
       path = Path(folder, name)
       path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_text(text)
+      path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError:
       continue
     return str(path)

@@ -15,6 +15,9 @@ from mirage_onnx.tune.outcome import Outcome, cut_off
 if TYPE_CHECKING:
   from mirage_onnx.racing import Gate
 
+#: What a region is said to be that was not refused, and its sentence.
+NOT_CHOSEN = ("NOT_CHOSEN", "other regions with its nodes save more together")
+
 
 def model_report(run: Run) -> dict[str, Any] | None:
   """The fields of ``ModelReport``; None where no time of the model is known."""
@@ -74,13 +77,13 @@ def measured_report(gate: "Gate | None") -> dict[str, Any] | None:
 
 def found_report(run: Run) -> dict[str, Any]:
   """The fields of ``FoundReport``: all regions, distinct ones and instances, by what became of them."""
-  used, every = run.counts(), Counter(c.region.key for c in run.matches.candidates)
+  used, every = run.counts(), Counter(c.key for c in run.matches.candidates)
   regions, instances = Counter[str](), Counter[str]()
   for key, count in every.items():
     o = run.outcomes[key]
     alone = Counter(rejection.code for _, rejection in o.left_alone)
     instances += alone
-    code = "NOT_CHOSEN" if o.rejection is None else o.rejection.code
+    code = NOT_CHOSEN[0] if o.rejection is None else o.rejection.code
     instances[code] += max(0, count - used[key] - alone.total())
     regions["REPLACED" if used[key] else code] += 1
   instances["REPLACED"] += used.total()

@@ -13,7 +13,13 @@ from mirage_onnx.cost.region_work import region_work
 from mirage_onnx.custom_op.runtime import DOMAIN_PREFIX
 from mirage_onnx.ir import Region
 from mirage_onnx.pipeline import Run
-from mirage_onnx.report.optimize_report import found_report, measured_report, model_report, unknown_nodes
+from mirage_onnx.report.optimize_report import (
+  NOT_CHOSEN,
+  found_report,
+  measured_report,
+  model_report,
+  unknown_nodes,
+)
 from mirage_onnx.report.run_record import (
   MOST_KEPT,
   VERSION,
@@ -177,8 +183,8 @@ def _kept(run: Run, number: Mapping[str, int], target: Target) -> list[KeptRecor
     rows.append(
       KeptRecord(
         key=key, count=len(o.instances), nodes=sorted(number[n] for n in o.instances[0].nodes),
-        code=o.rejection.code if o.rejection else "NOT_CHOSEN",
-        text=o.rejection.reason if o.rejection else "other regions with its nodes save more together",
+        code=o.rejection.code if o.rejection else NOT_CHOSEN[0],
+        text=o.rejection.reason if o.rejection else NOT_CHOSEN[1],
         baseline_us=_us(o.baseline_us) if known else None,
         predicted_us=_us(first) if first is not None else None, work=_work(o.region, target),
       )

@@ -5,12 +5,15 @@ from typing import Any
 
 from mirage_onnx.ir.text import print_ugraph
 from mirage_onnx.pipeline import Run
-from mirage_onnx.report.optimize_report import unknown_nodes
+from mirage_onnx.report.optimize_report import NOT_CHOSEN, unknown_nodes
 from mirage_onnx.tune.outcome import Outcome, cut_off
 
 
 def region_rows(run: Run) -> list[dict[str, Any]]:
-  """Replaced regions; all that time cut off; of other reasons the largest; nodes that are in no region."""
+  """Replaced regions; all that time cut off; of other reasons the largest; nodes that are in no region.
+
+  And what explains the nodes that stay and are in none of these.
+  """
   counts = run.counts()
   replaced = [run.outcomes[k] for k in counts]
   rows = [_row(run, f"r{i}", o, counts[o.region.key]) for i, o in enumerate(replaced)]
@@ -28,6 +31,9 @@ def region_rows(run: Run) -> list[dict[str, Any]]:
   rows += [_row(run, f"b{i}", o, len(o.instances)) for i, o in enumerate(late)]
   left = [row for o in run.outcomes.values() for row in _left_alone(o, covered)]
   rows += [_row(run, f"u{i}", o, len(o.instances)) for i, o in enumerate(left)]
+  shown = (c for o in (*refused.values(), *late, *left) for c in o.instances)
+  explained = covered.union(*(c.nodes for c in shown), *(r.nodes for r in run.matches.rejections))
+  rows += [_kept(run, f"s{i}", o) for i, o in enumerate(_staying(run, covered, explained))]
   groups: dict[str, list[str]] = {}
   text: dict[str, str] = {}
   for r in run.matches.rejections:
@@ -40,6 +46,31 @@ def region_rows(run: Run) -> list[dict[str, Any]]:
     row = {"id": f"n{i}", "ops": nodes, "count": 1, "status": "kept", "reason": code}
     rows.append({**row, **unknown, "reason_text": text[code]})
   return rows
+
+
+def _staying(run: Run, covered: set[str], explained: set[str]) -> list[Outcome]:
+  """Regions with the nodes that nothing else explains: all of theirs overlap what was replaced.
+
+  First those that overlap the least of it; then the largest. Instances are those with such nodes.
+  """
+  todo = {n.name for n in run.program.nodes} - explained
+  found = list[Outcome]()
+
+  def overlap(o: Outcome) -> tuple[int, int]:
+    return min(len(c.nodes & covered) for c in o.instances), -len(o.region.nodes)
+
+  for o in sorted((o for o in run.outcomes.values() if o.instances), key=overlap) if todo else ():
+    if own := tuple(c for c in o.instances if c.nodes & todo):
+      todo -= frozenset[str]().union(*(c.nodes for c in own))
+      found.append(replace(o, instances=own, region=own[0].region))
+  return found
+
+
+def _kept(run: Run, name: str, o: Outcome) -> dict[str, Any]:
+  """The row of a region that stays, also where a kernel would win."""
+  code, reason = (o.rejection.code, o.rejection.reason) if o.rejection else NOT_CHOSEN
+  row = _row(run, name, replace(o, compiled=None), len(o.instances))
+  return row | {"reason": code, "reason_text": reason}
 
 
 def _left_alone(o: Outcome, covered: set[str]) -> list[Outcome]:

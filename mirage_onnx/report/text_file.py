@@ -7,6 +7,9 @@ from pathlib import Path
 from mirage_onnx.errors import MirageError
 from mirage_onnx.superopt.atomic import LONGEST_NAME
 
+#: Of a file, so much tells whether it is a text.
+_HEAD = 1 << 12
+
 
 def write_text(path: Path, text: str) -> None:
   """Write ``text`` so that a reader sees the old file or the whole new one; a pipe is written to as it is.
@@ -25,6 +28,26 @@ def write_text(path: Path, text: str) -> None:
     with contextlib.suppress(OSError):
       part.unlink()
     raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
+
+
+def check_replaceable(path: Path) -> None:
+  """As ``check_writable``, of a text, in whose place is nothing but a text.
+
+  Of a model, or of a file with its weights, a slip of the hand would leave nothing.
+
+  Raises:
+      MirageError: OUTPUT_UNWRITABLE.
+  """
+  check_writable(path)
+  if not os.path.isfile(path):
+    return
+  try:
+    with path.open("rb") as stream:
+      head = stream.read(_HEAD)
+  except OSError as error:
+    raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {error.strerror or error}") from error
+  if any(byte < ord(" ") and byte not in b"\t\n\r" for byte in head):
+    raise MirageError("OUTPUT_UNWRITABLE", f"{path} is there and no text, so it is not replaced by one")
 
 
 def check_writable(path: Path) -> None:

@@ -32,6 +32,7 @@ from mirage_onnx.rewrite.call_body import call_body, can_call
 from mirage_onnx.rewrite.model import DOMAIN_PREFIX, BodyMaker, rewrite_model
 from mirage_onnx.rewrite.replacement import NAME_POOL, Replacement, WeightUse, internal
 from mirage_onnx.rewrite.sections import all_names, closed_again
+from mirage_onnx.rewrite.value_types import forget_contradicted
 from mirage_onnx.target import Target
 
 #: One region instance and its kernels.
@@ -134,9 +135,10 @@ def apply(
         taken=taken,
       )
       tie_nodes(result, bundle)
+      forget_contradicted(result.graph, loaded.tensors)
       if loaded.flat is not None and loaded.nested is not None:
         made = [o for node in result.graph.node if is_custom(node.domain, node.op_type) for o in node.output]
-        result = closed_again(result, loaded.nested, loaded.flat, made)
+        result = closed_again(result, loaded.nested, loaded.flat, made, loaded.tensors)
       whole_again(result)
       whole_projections(result)
       used = tuple(numbered)

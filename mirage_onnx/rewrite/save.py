@@ -22,6 +22,7 @@ from google.protobuf.message import EncodeError
 from onnx.external_data_helper import uses_external_data
 
 from mirage_onnx.errors import MirageError, Rejection
+from mirage_onnx.importer.external import is_text
 from mirage_onnx.rewrite.data_file import data_digits, data_path, remove_leftovers, temporary
 from mirage_onnx.rewrite.data_parts import DataParts
 from mirage_onnx.rewrite.external import all_tensors, append_range, data_files, inline_bytes, load_external
@@ -185,6 +186,8 @@ def check_output(
       raise MirageError("OUTPUT_IS_INPUT", f"{path} is the input, or holds its weights")
   if len(os.fsencode(target.name)) > LONGEST_NAME:
     raise MirageError("OUTPUT_UNWRITABLE", f"the name {target.name[:40]!r}... is too long")
+  if not is_text(target):
+    raise MirageError("OUTPUT_UNWRITABLE", f"{str(target)!r} is not UTF-8, which onnx wants")
   if os.path.isdir(target):
     raise MirageError("OUTPUT_UNWRITABLE", f"{path} is a folder")
   if not os.path.isdir(target.parent):  # of a path of any length

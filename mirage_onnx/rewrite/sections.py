@@ -5,7 +5,7 @@ New weights and the bundle stay initializers of the main graph, which subgraphs 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx
@@ -13,6 +13,8 @@ import onnx
 from mirage_onnx.importer.graph import nodes_of
 from mirage_onnx.importer.opening import HOLDER, Flat
 from mirage_onnx.importer.sections import Section, first_output
+from mirage_onnx.ir.program import Tensor
+from mirage_onnx.rewrite.value_types import forget_contradicted
 
 #: (flat name of a holder's first output, attribute) -> its subgraph.
 _Made = Mapping[tuple[str, str], onnx.GraphProto]
@@ -33,18 +35,23 @@ def all_names(model: onnx.ModelProto) -> set[str]:
 
 
 def closed_again(
-  rewritten: onnx.ModelProto, nested: onnx.ModelProto, flat: Flat, made: Sequence[str]
+  rewritten: onnx.ModelProto,
+  nested: onnx.ModelProto,
+  flat: Flat,
+  made: Iterable[str],
+  tensors: Mapping[str, Tensor],
 ) -> onnx.ModelProto:
   """``rewritten`` with subgraphs in place of sections. It was made of ``flat``, which was made of ``nested``.
 
-  ``made``: what custom nodes yield, of which a graph says the type. ``rewritten`` is changed.
+  ``made``: what custom nodes yield, of which a graph says the type; ``tensors``: what is known of
+  values of the flat graph. ``rewritten`` is changed.
   """
   graph = rewritten.graph
   home = {f: s.path for s in flat.sections for f in s.flat.values() if f.startswith(s.path)}
   done = dict[tuple[str, str], onnx.GraphProto]()
   new = frozenset(made)
   for section in reversed(flat.sections):  # inner ones first
-    done[section.key, section.attribute] = _subgraph(section, graph, flat, home, new, done)
+    done[section.key, section.attribute] = _subgraph(section, graph, flat, home, new, done, tensors)
   stated = new | {v.name for v in nested.graph.value_info}
   nodes = [_back(n, {}, flat, done) for n in graph.node if not _home(n, home)]
   for field, keep in (
@@ -62,6 +69,7 @@ def closed_again(
   graph.input.extend(nested.graph.input)
   graph.output.extend(nested.graph.output)
   _type_outputs(graph, {v.name: v for v in graph.value_info})
+  forget_contradicted(graph, tensors)
   return rewritten
 
 
@@ -72,6 +80,7 @@ def _subgraph(
   home: Mapping[str, str],
   new: frozenset[str],
   done: _Made,
+  tensors: Mapping[str, Tensor],
 ) -> onnx.GraphProto:
   made = onnx.GraphProto()
   for field, value in section.graph.ListFields():
@@ -102,6 +111,7 @@ def _subgraph(
   outputs = {v.name for v in made.output}
   made.value_info.extend(v for name, v in types.items() if name not in stated | outputs)
   _type_outputs(made, types)
+  forget_contradicted(made, {name: tensors[o] for o, name in yielded.items() if o in tensors})
   return made
 
 

@@ -1,11 +1,12 @@
 """Element types and shapes of a model's values, inferred without touching its weights."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
 
 from mirage_onnx.importer.shapes import domain_of
 from mirage_onnx.importer.stand_ins import stand_ins
+from mirage_onnx.ir.program import Tensor
 from mirage_onnx.onnx_process import Onnx
 from mirage_onnx.rewrite.replacement import internal
 
@@ -27,6 +28,24 @@ def types_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, onnx.Typ
   if missing:
     raise internal(f"the element type of {missing[0]!r} is unknown")
   return {name: known[name] for name in wanted}
+
+
+def forget_contradicted(graph: onnx.GraphProto, tensors: Mapping[str, Tensor]) -> None:
+  """Declare no size of a value that is none of its sizes.
+
+  ONNX Runtime takes such a size, of an output that was exported at another batch, as not said. Of a custom
+  node it knows no other, and our library refuses a node that is declared as its plan is not.
+  """
+  for value in (*graph.value_info, *graph.output):
+    known, declared = tensors.get(value.name), value.type.tensor_type
+    if known is None or known.shape is None or not declared.HasField("shape"):
+      continue
+    if len(declared.shape.dim) != len(known.shape):  # without a shape, onnx lets nothing be an output
+      del declared.shape.dim[:]
+      declared.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in known.shape)
+    for dim, size in zip(declared.shape.dim, known.shape, strict=True):
+      if isinstance(size, int) and dim.HasField("dim_value") and dim.dim_value != size:
+        dim.Clear()
 
 
 def _stated(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:

@@ -3,7 +3,7 @@
 As in ``warpgroup_numbers.py``, rows of a block's part are 64 to a warpgroup. With one team a
 multiprocessor has one part of the output, as large as registers allow; with two, each has its own,
 and one's results are written while the other multiplies. Blocks may share the operand that has most
-rows. Where there are fewer parts than multiprocessors, ranks of a cluster share out the depth.
+rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ _TEAMS = (
   (64, 256, 4, 2), (64, 192, 4, 2), (64, 128, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2),
 )  # fmt: skip
 _STEPS, _MOST_STAGES = (64, 128), 8
-#: Blocks that share an operand; ranks that share out the depth.
-SHARING, RANKS = (1,), (1,)
+#: Blocks that share an operand.
+SHARING = (1,)
 #: Elements of a part up to which a step may be longer.
 _SMALL = 64 * 128
 #: Of so many points one has blocks that share.
@@ -62,14 +62,13 @@ def product_points(
 
 def fed_points(
   kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target, keep: int,
-  sharing: Sequence[int] = SHARING, ranks: Sequence[int] = RANKS,
+  sharing: Sequence[int] = SHARING,
 ) -> tuple[tuple[float, KernelParams], ...]:  # fmt: skip
   """The ``keep`` points that are predicted to be fastest, in us, best first."""
   shape = Shape.of(kernel, tensors, extents) if WGMMA.is_on(target) else None
   if shape is None:
     return ()
-  ranks = ranks if kernel.cluster == kernel.loop and target.has_clusters else (1,)
-  points = _points(kernel, shape, extents, target, sharing, ranks)
+  points = _points(kernel, shape, extents, target, sharing)
   found = lowered_fastest(kernel, tensors, extents, target, points, keep)
   late = [f for us, p in found for f in _late(kernel, tensors, extents, target, us, p)]
   return tuple(sorted((*found, *late), key=lambda f: f[0]))[:keep]
@@ -81,7 +80,7 @@ def _late(
 ) -> Iterator[tuple[float, KernelParams]]:  # fmt: skip
   """The same with what a block has of a part stored, or finished, beside the products of its next one."""
   parts = prod(-(-extents[a] // n) for a, n in zip(kernel.grid, p.tile, strict=True))
-  several = parts > target.multiprocessors and p.teams == p.cluster == 1 and p.warps == _LATE_WARPS
+  several = parts > target.multiprocessors and p.teams == 1 and p.warps == _LATE_WARPS
   if not several or len(kernel.saves) != 1 or not tensors[kernel.saves[0].tensor].dtype.is_half:
     return
   if prod(p.tile) >= _LATE_PART and p.sharing <= 2:
@@ -98,7 +97,6 @@ def _points(
   extents: Mapping[str, int],
   target: Target,
   every: Sequence[int],
-  clusters: Sequence[int],
 ) -> Iterator[KernelParams]:
   for rows, columns, warps, teams in _TEAMS:
     if rows > extents[shape.rows] or columns > extents[shape.columns]:
@@ -106,17 +104,11 @@ def _points(
     tile = {shape.rows: rows, shape.columns: columns}
     blocks = {a: -(-extents[a] // tile.get(a, 1)) for a in kernel.grid}
     steps = _STEPS if rows * columns <= _SMALL else _STEPS[:1]
-    for sharing, step, ranks in product(every, steps, clusters):
+    for sharing, step in product(every, steps):
       each = (rows * shape.row_bytes + columns * shape.column_bytes) * step
       stages = min(_MOST_STAGES, (target.smem_bytes - barrier_bytes(_MOST_STAGES)) // each)
       # Blocks differ in the rows of the operand with fewer.
       apart = shape.rows if columns >= rows else shape.columns
-      depth = extents[kernel.loop or ""]
-      whole = blocks[apart] % sharing == 0
-      if ranks > 1:
-        few = prod(blocks.values()) * ranks <= target.multiprocessors
-        whole = few and teams == sharing == 1 and depth % (ranks * step) == 0
-        stages = min(stages, depth // (ranks * step))
-      if whole and 2 < stages < ceil(depth / (ranks * step)) + 2:
+      if blocks[apart] % sharing == 0 and 2 < stages < ceil(extents[kernel.loop or ""] / step) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)
-        yield KernelParams(tiles, ranks, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)
+        yield KernelParams(tiles, 1, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)

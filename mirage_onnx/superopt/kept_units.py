@@ -61,6 +61,7 @@ def unit_record(result: UnitResult) -> UnitRecord:
         b.reads,
         tuple(sorted(b.exponentials)),
         b.rounded,
+        b.is_tiled,
       )
       for b in result.kernels
     ),
@@ -83,6 +84,7 @@ def unit_result(record: UnitRecord) -> UnitResult:
         b.reads,
         frozenset(b.exponentials),
         b.rounded,
+        b.is_tiled,
       )
       for b in record.built
     ),

@@ -96,7 +96,8 @@ class Plans:
     self.units, self.run, self.counts, self._offer = units, run, counts, offer
     # One kernel does not compute outputs over different axes, parts of a concatenation.
     kinds = {units.graph.axes(c) for c in units.outputs}
-    self._most = units.bound.kernels + len(kinds) - 1
+    #: Kernels of a plan.
+    self.most = units.bound.kernels + len(kinds) - 1
     self._ran, self.found = 0, False
     self._rests = RestFloors(self._rest_floors)
     self.blame = Blame(units.original, units.exponentials)
@@ -112,13 +113,13 @@ class Plans:
       return
     offer = self._offer_jobs if self._offer else None
     waiting = True
-    for plan in self._walk(_Walk(offer, self._most, hasty=False), start):
+    for plan in self._walk(_Walk(offer, self.most, hasty=False), start):
       if plan is not None:
         waiting = False
         yield plan, False
       elif waiting and self._ran >= PATIENCE:
         waiting = False
-        early = filter(None, self._walk(_Walk(None, self._most, hasty=True), start))
+        early = filter(None, self._walk(_Walk(None, self.most, hasty=True), start))
         for plan in islice(early, HASTY):
           yield plan, True
           if self.found:
@@ -184,7 +185,7 @@ class Plans:
       self.counts.prune("more kernels than the bound")
       return
     floor_us, slack = self.units.floors.rest_us, self.units.bound.slack
-    for group in self._groups(node.missing):
+    for group in self.groups(node.missing):
       rest = node.missing - set(group)
       least = floor_us(frozenset(group)) + floor_us(rest)
       walk.push(node.plan.cost_us + slack * least, _Open(node.plan, node.missing, group))
@@ -239,7 +240,7 @@ class Plans:
     self.counts.prune("more sets of values to read than the bound")
     return True
 
-  def _groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
+  def groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
     """The sets of missing values that one kernel may compute, with the deepest among them.
 
     Parts of one axis come from one kernel: their number is a number of its grid.

@@ -7,21 +7,22 @@ the plans are walked by one: what the search takes, counts and reports does not 
 """
 
 import time
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 
 from mirage_onnx import deadline
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.garbage import young_only
-from mirage_onnx.ir import Candidate, Region, print_ugraph
+from mirage_onnx.ir import Candidate, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
+from mirage_onnx.superopt.certain_plans import certain_plans
 from mirage_onnx.superopt.choices import Counts, StateLimitError
 from mirage_onnx.superopt.expected_time import too_slow
 from mirage_onnx.superopt.hooks import Hooks, NoStore
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_units import KeptUnits
 from mirage_onnx.superopt.outlines import Depth, Reads
-from mirage_onnx.superopt.plans import Plans
+from mirage_onnx.superopt.plans import KernelPlan, Plans
 from mirage_onnx.superopt.progress import ProgressMeter
 from mirage_onnx.superopt.reach import with_limits
 from mirage_onnx.superopt.result import (
@@ -45,6 +46,9 @@ from mirage_onnx.superopt.units import Built, UnitResult
 from mirage_onnx.target import Target
 
 __all__ = ["SearchBound", "SearchReport", "SearchResult", "Stop", "Verified", "Verify", "search"]
+
+#: Of programs of streaming and row kernels only so many are tried beside the others, until one is proven.
+CERTAIN = 2
 
 
 class StoppedError(Exception):
@@ -147,48 +151,66 @@ def _searched(
   accepted: dict[str, ProofLike | Rejection] = {}
   refused: list[Rejection] = []
   early, slow = dict[str, list[Verified]](), set[str]()
+  taken: dict[str, KernelPlan] = {}
   good, stop = 0, Stop.EXHAUSTED
+
+  def judged(plan: KernelPlan, graph: UGraph, text: str) -> list[Verified]:
+    """What is proven of a plan; nothing where it is refused, or not worth a proof."""
+    numbers = list(plans.numbers(plan))
+    if worth_us < inf:
+      every = (Candidate(graph, p, us) for us, p in numbers)
+      if late := too_slow(region, every, target, worth_us):
+        accepted[text], plans.found, taken[text] = late, True, plan
+        refused.append(late)
+        return []
+    verdict = accepted[text] = verify(region, graph, numbers[0][1])
+    if isinstance(verdict, Rejection):
+      refused.append(verdict)
+      plans.blame.learn(verdict, tuple(b for _, b in plan.kernels))
+      return []
+    plans.found, taken[text] = True, plan
+    graph = with_limits(region, proven_graph(verdict, graph))
+    return [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
+
   try:
-    for plan, is_early in plans.cheapest_first():
-      if good >= limits.verified or len(accepted) >= limits.tried:
-        break
+    try:
+      for plan, is_early in plans.cheapest_first():
+        if good >= limits.verified or len(accepted) >= limits.tried:
+          break
+        poll()
+        graph = plans.ugraph(plan)
+        text = print_ugraph(graph)
+        if text in accepted:
+          if text in early and not is_early:  # Now it is its turn.
+            proven = early.pop(text)
+            good += not is_partial(proven[0].proof)
+            out += proven
+          elif text in slow and not is_early:
+            slow.discard(text)
+            good += 1
+          else:
+            counts.prune("the same program twice")
+          continue
+        proven = judged(plan, graph, text)
+        if proven and is_early:
+          early[text] = proven
+        elif proven:
+          good += not is_partial(proven[0].proof)
+          out += proven
+        elif text in taken:
+          # One of the best, as if it were proven: what comes next is no better by the search's own cost.
+          slow |= {text} if is_early else set()
+          good += not is_early
+    except StateLimitError:
+      stop = Stop.STATE_LIMIT
+    for plan in islice(certain_plans(plans, known, taken.values()), CERTAIN):
       poll()
       graph = plans.ugraph(plan)
       text = print_ugraph(graph)
-      if text in accepted:
-        if text in early and not is_early:  # Now it is its turn.
-          proven = early.pop(text)
-          good += not is_partial(proven[0].proof)
-          out += proven
-        elif text in slow and not is_early:
-          slow.discard(text)
-          good += 1
-        else:
-          counts.prune("the same program twice")
-        continue
-      numbers = list(plans.numbers(plan))
-      if worth_us < inf:
-        every = (Candidate(graph, p, us) for us, p in numbers)
-        if late := too_slow(region, every, target, worth_us):
-          # One of the best, as if it were proven: what comes next is no better by the search's own cost.
-          accepted[text], plans.found = late, True
-          refused.append(late)
-          slow |= {text} if is_early else set()
-          good += not is_early
-          continue
-      verdict = accepted[text] = verify(region, graph, numbers[0][1])
-      if isinstance(verdict, Rejection):
-        refused.append(verdict)
-        plans.blame.learn(verdict, tuple(b for _, b in plan.kernels))
-        continue
-      plans.found = True
-      graph = with_limits(region, proven_graph(verdict, graph))
-      proven = [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
-      if is_early:
-        early[text] = proven
-      else:
-        good += not is_partial(verdict)
+      if text not in accepted and (proven := judged(plan, graph, text)):
+        good += not is_partial(proven[0].proof)
         out += proven
+        break
   except StoppedError as error:
     stop = error.stop
   except UNREADABLE as error:
@@ -198,8 +220,6 @@ def _searched(
     raise MirageError("JOURNAL", f"an entry of the search is none of it ({what})") from error
   except deadline.OverdueError:  # in the middle of a proof
     stop = Stop.BUDGET
-  except StateLimitError:
-    stop = Stop.STATE_LIMIT
   finally:
     units.close()
   if stop is not Stop.EXHAUSTED or not out:

@@ -15,9 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from mirage_onnx.cost.model import PARTS_ASSUMED, Cost
-from mirage_onnx.cost.tiled import MAX_REGISTERS, resources, tiled_costs
+from mirage_onnx.cost.tiled import MAX_REGISTERS, fits_nowhere, resources, tiled_costs
 from mirage_onnx.cost.tiled_block import cluster_piece, loop_piece
-from mirage_onnx.cost.tiled_fit import Least, fits_nowhere
 from mirage_onnx.cost.tiled_sizes import ONE, Array, Points, TileSizes
 from mirage_onnx.cost.tiled_work import TiledWork
 from mirage_onnx.ir.block_ops import REDUCTIONS
@@ -56,7 +55,7 @@ def solve_tiled(
   """
   work = work or TiledWork.of(kernel, tensors)
   choices = _choices(work, extents, target)
-  reason = fits_nowhere(work, extents, choices.least(kernel), target)
+  reason = fits_nowhere(work, extents, choices.least, target)
   if reason is not None:
     if pruned is not None:
       pruned[reason] += choices.count
@@ -136,9 +135,11 @@ class _Choices:
     """Points, with both splits of the warps."""
     return self.tile_count * (2 * len(WARPS) - 1) * len(self.stages)
 
-  def least(self, kernel: Kernel) -> Least:
-    smallest = {a: t[0] for a, t in zip(kernel.grid, self.tiles, strict=True)}
-    return Least(smallest, self.loop_tiles[0], self.clusters[-1], WARPS[-1])
+  @property
+  def least(self) -> Points:
+    """The smallest tiles with the most ranks and warps."""
+    tile = tuple(t[0] for t in self.tiles)
+    return Points(tile, self.clusters[-1], self.loop_tiles[0], WARPS[-1], by_depth=False, stages=1)
 
 
 def _choices(work: TiledWork, extents: Mapping[str, int], target: Target) -> _Choices:

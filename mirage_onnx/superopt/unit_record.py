@@ -19,8 +19,8 @@ class BuiltRecord:
   """A kernel (``print_kernel``), its cheapest numbers (``to_text``) and the cost of the first.
 
   Classes are those of the saturated region: ``reads`` are made by earlier kernels,
-  ``exponentials`` are the values that are one. Both in ascending order. ``rounded``: as of
-  ``units.Built``.
+  ``exponentials`` are the values that are one. Both in ascending order. ``rounded``, ``is_tiled``: as
+  of ``units.Built``.
   """
 
   cost_us: float
@@ -29,6 +29,7 @@ class BuiltRecord:
   reads: tuple[int, ...] = ()
   exponentials: tuple[int, ...] = ()
   rounded: tuple[tuple[int, ...], ...] = ()
+  is_tiled: bool = False
 
   def kernel(self) -> Kernel:
     """The kernel of the text.
@@ -78,6 +79,7 @@ def encode_built(record: BuiltRecord) -> dict[str, Any]:
     "reads": list(record.reads),
     "exponentials": list(record.exponentials),
     "rounded": list(map(list, record.rounded)),
+    "tiled": record.is_tiled,
   }
 
 
@@ -98,7 +100,10 @@ def decode_built(value: object) -> BuiltRecord:
   numbers = tuple(map(_text, _list(params)))
   if not numbers:
     raise MirageError("JOURNAL", "an entry holds a kernel without numbers")
-  return BuiltRecord(cost, text, numbers, reads, exponentials, rounded)
+  is_tiled = fields.get("tiled")
+  if not isinstance(is_tiled, bool):
+    raise MirageError("JOURNAL", "an entry holds a kernel of no kind")
+  return BuiltRecord(cost, text, numbers, reads, exponentials, rounded, is_tiled)
 
 
 def encode_unit(record: UnitRecord) -> dict[str, Any]:

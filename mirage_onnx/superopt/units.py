@@ -68,6 +68,7 @@ class Built:
   ``reads``: the classes of earlier kernels that it reads. ``exponentials``: the classes of its
   values that are one. ``rounded``: of what it rounds to 16 bits the number of the block value,
   its class, and in order the classes of all heavy values under it, of what these take, and reads.
+  ``is_tiled``: its cost is a roofline (``cost/tiled.py``).
   """
 
   cost_us: float
@@ -77,6 +78,7 @@ class Built:
   reads: Reads
   exponentials: frozenset[int]
   rounded: tuple[tuple[int, ...], ...] = ()
+  is_tiled: bool = False
 
   @property
   def maxima(self) -> frozenset[str]:
@@ -183,6 +185,11 @@ class Units(Saturated):
     return self._made_of.get((classes, reads), ())
 
   @property
+  def outlined(self) -> Mapping[tuple[tuple[int, ...], Reads], Derivations]:
+    """The derivations of all units so far, by what these compute and read."""
+    return self._made_of
+
+  @property
   def states(self) -> int:
     """States visited by the outlines so far."""
     return sum(o.counts.states for o in self._outlines.values())
@@ -261,7 +268,8 @@ class Units(Saturated):
         cost_us, params = best
         powers = frozenset(p[0] for p, c in d.items() if c.node.op == "exp")
         rounded = tuple(_rounded(kernel, places, d))
-        found[text] = Built(cost_us, text, kernel, params, reads, powers, rounded)
+        is_tiled = laid.family is Family.TILED
+        found[text] = Built(cost_us, text, kernel, params, reads, powers, rounded, is_tiled)
     kernels = self.best(found.values(), counts)
     return UnitResult(kernels, counts, built, tuple(reasons.values()))
 
@@ -287,14 +295,15 @@ class Units(Saturated):
     return None if allow is None else lambda p: allow(kernel, p)
 
   def best(self, found: Iterable[Built], counts: Counts) -> tuple[Built, ...]:
-    """Cheapest first; a kernel dies where ``kept`` others cost no more.
+    """Cheapest first; a kernel dies where ``kept`` others of its kind cost no more.
 
-    Maxima keep exponentials in range, so a kernel with fewer of them is no better to every
+    What a streaming or row kernel costs is what it takes, of a tiled one it is a roofline: neither is beaten
+    by the other. Maxima keep exponentials in range, so a kernel with fewer of them is no better to every
     user: the numeric check may refuse it.
     """
     kept: list[Built] = []
     for b in sorted(found, key=lambda b: (b.cost_us, b.text)):
-      if sum(k.maxima >= b.maxima for k in kept) >= self.bound.kept:
+      if sum(k.maxima >= b.maxima and k.is_tiled == b.is_tiled for k in kept) >= self.bound.kept:
         counts.prune("kernels of the same reads that cost no more")
         continue
       kept.append(b)

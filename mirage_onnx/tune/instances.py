@@ -39,6 +39,7 @@ from mirage_onnx.tune.instance_processes import InstanceProcesses
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.verify.equivalence import verify
 from mirage_onnx.verify.instance_checks import check_instances
+from mirage_onnx.verify.term_checks import TermChecks
 from mirage_onnx.verify.weights import ModelWeights
 
 #: One chosen instance of a region.
@@ -57,20 +58,30 @@ def without(outcome: Outcome, refused: Sequence[tuple[RegionCandidate, Rejection
 
 
 def with_right_terms(outcome: Outcome, check: Callable[..., Rejection | None]) -> Outcome:
-  """``outcome`` without the instances whose terms are not what their steps compute."""
-  found = [(c, check(c.region)) for c in outcome.instances]
+  """``outcome`` without the instances whose terms are not what their steps compute.
+
+  Copies of one region are looked at once here; each that is chosen by itself (``InstanceChecks``).
+  """
+  right = {form: check(c.region) is None for form, c in _firsts(outcome.instances).items()}
+  found = ((c, check(c.region)) for c in outcome.instances if not right[id(c.form)])
   wrong = [(c, r) for c, r in found if r is not None]
   return without(outcome, wrong) if wrong else outcome
+
+
+def _firsts(instances: Sequence[RegionCandidate]) -> dict[int, RegionCandidate]:
+  """The first instance of each form."""
+  return {id(c.form): c for c in reversed(instances)}
 
 
 class InstanceChecks:
   """What is known of the instances of a run that were chosen: none is asked about twice.
 
-  ``kept``: what earlier runs have found, by all that it is made of.
+  Whether its terms are what its steps compute is asked, too. ``kept``: what earlier runs have found, by all
+  that it is made of.
   """
 
   def __init__(self, weights: ModelWeights, kept: KeptFolder | None = None) -> None:
-    self._weights, self._kept = weights, kept
+    self._weights, self._kept, self._terms = weights, kept, TermChecks()
     self._apart: InstanceProcesses | None = None
     self._safe: dict[tuple[frozenset[str], frozenset[str]], Program] = {}
     self._proven: set[tuple[str, UGraph]] = set()
@@ -101,20 +112,25 @@ class InstanceChecks:
     return tuple(refused.get(id(c)) for c in instances)
 
   def _asked(self, regions: Sequence[Region], program: Program) -> Verdicts:
-    check = self._apart or check_instances
     if self._kept is None:
-      return check(regions, program.ugraph, program.params, self._weights)
+      return self._checked(regions, program)
     text = "\n".join((print_ugraph(program.ugraph), *(p.to_text() for p in program.params)))
     keys = [self._key(self._kept, text, r) for r in regions]
     known = {k: verdict for k in keys if (verdict := _kept_verdict(self._kept.get(k))) is not None}
     left = {k: r for k, r in zip(keys, regions, strict=True) if k not in known}
     if left:
-      new = check([*left.values()], program.ugraph, program.params, self._weights)
+      new = self._checked([*left.values()], program)
       for key, why in zip(left, new, strict=True):
         self._kept.put(key, {"refused": None if why is None else [why.code, why.reason]})
         known[key] = (why,)
     found = [known[k][0] for k in keys]
     return tuple(w and Rejection(w.code, w.reason, r.nodes) for w, r in zip(found, regions, strict=True))
+
+  def _checked(self, regions: Sequence[Region], program: Program) -> Verdicts:
+    check, wrong = self._apart or check_instances, [self._terms(r) for r in regions]
+    left = [r for r, why in zip(regions, wrong, strict=True) if why is None]
+    found = iter(check(left, program.ugraph, program.params, self._weights) if left else ())
+    return tuple(next(found) if why is None else why for why in wrong)
 
   def _key(self, kept: KeptFolder, text: str, region: Region) -> str:
     """All that a verdict is made of: its steps with their types are not in the text of a region."""

@@ -71,7 +71,7 @@ def grouped(candidates: Iterable[RegionCandidate], node_us: Mapping[str, float])
   """By region key: identical regions are searched once."""
   groups: dict[str, list[RegionCandidate]] = {}
   for c in candidates:
-    groups.setdefault(c.region.key, []).append(c)
+    groups.setdefault(c.key, []).append(c)
   return {
     key: Outcome(
       same[0].region,

@@ -13,7 +13,8 @@ import numpy as np
 
 from mirage_onnx import deadline
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir import KernelParams, Region, UGraph
+from mirage_onnx.ir import KernelParams, Region, RegionTensor, UGraph
+from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.twins import Form, step_form
 from mirage_onnx.verify.numeric import NumericCheck
 from mirage_onnx.verify.program_lines import ugraph_lines
@@ -48,22 +49,29 @@ def check_instances(
   )
 
 
-def unlike(regions: Sequence[Region], weights: ModelWeights) -> tuple[Region, ...]:
+def unlike(
+  instances: Sequence[RegionCandidate], weights: ModelWeights, known: dict[RegionTensor, float | None]
+) -> tuple[Region, ...]:
   """Of these instances those that a search should ask about besides the first one.
 
-  Those with the smallest and the largest scales (weights of few elements), if they are others.
+  Those with the smallest and the largest scales (weights of few elements), if they are others. ``known``: the
+  scales of weights, None of those that the model does not hold; it learns.
   """
 
-  def size(region: Region) -> float:
-    own = weights.of(region)
-    held = [i for i in region.inputs if i.is_weight and i.tensor.name in own]
-    arrays = [own[i.tensor.name] for i in held if prod(region.extents[a] for a in i.axes) <= SMALL]
-    peaks = [float(np.max(np.abs(a.astype(np.float64)), initial=0.0)) for a in arrays]
-    return sum(log2(max(p, 1e-30)) for p in peaks)
+  def scale(c: RegionCandidate, w: RegionTensor) -> float | None:
+    own = weights.of(c.region)
+    if w.tensor.name not in own:
+      return None
+    return log2(max(float(np.max(np.abs(own[w.tensor.name].astype(np.float64)), initial=0.0)), 1e-30))
 
-  sizes = [size(r) for r in regions]
+  def size(c: RegionCandidate) -> float:
+    small = [w for w in c.weights if prod(c.extents[a] for a in w.axes) <= SMALL]
+    known.update({w: scale(c, w) for w in small if w not in known})
+    return sum(known[w] or 0.0 for w in small)
+
+  sizes = [size(c) for c in instances]
   places = dict.fromkeys((sizes.index(min(sizes)), sizes.index(max(sizes))))
-  return tuple(regions[n] for n in places if sizes[n] != sizes[0])
+  return tuple(instances[n].region for n in places if sizes[n] != sizes[0])
 
 
 def check_ranges(parts: Sequence[Part], graph: UGraph) -> list[Rejection | None]:

@@ -42,6 +42,15 @@ def test_boundaries(chain, files):
   assert boundaries(files[0]) == ()
 
 
+def test_a_sparse_weight_is_a_weight(chain):
+  model = onnx.ModelProto()
+  model.CopyFrom(chain.model)
+  model.graph.sparse_initializer.add().values.name = "x0"
+  assert boundaries(ModelFile(model, None))[0] == Boundary(
+    chain.nodes[0], (), boundaries(ModelFile(chain.model, None))[0].makes
+  )
+
+
 def test_the_original_shows_what_regions_read(chain, files):
   cuts = boundaries(files[1])
   found = run(exposed(files[0], cuts), {"x0": X})

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from refused import refused
 
-from mirage_onnx.codegen.header import GENERATOR_VERSION
+from mirage_onnx.codegen.whole_text import GENERATOR_VERSION
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.sources import SourceCheck, check_sources, read_sources
 from mirage_onnx.errors import MirageError

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from mirage_onnx.target import H100
-from tests.codegen.tiled.test_feed_text import FED, RANKS
+from tests.codegen.tiled.test_feed_text import FED
 from tests.codegen.tiled.test_ring_feed_text import CASES as RING_FED
 from tests.codegen.tiled.test_warpgroup import emit
 from tests.emulator.test_headers import DEVICE, functions
@@ -35,7 +35,7 @@ def test_primitive(group, name, order):
 #: (tests/gpu/test_warpgroups.py). ``mbarrier_arrive_remote_relaxed`` is in ``warp_arrives``.
 IN_KERNELS = {
   "tensor_load": FED, "tensor_prefetch": FED, "tensor_load_multicast": FED, "warpgroup": FED,
-  "mbarrier_arrive_remote_relaxed": FED, "agreed": RING_FED, "cluster_meet": RANKS,
+  "mbarrier_arrive_remote_relaxed": FED, "agreed": RING_FED,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune.device import Gpu
 from mirage_onnx.verify.domain import Rounded
 from mirage_onnx.verify.interpret_ugraph import interpret_ugraph
-from tests.codegen.tiled.test_feed_text import BATCHED, RANKS
+from tests.codegen.tiled.test_feed_text import BATCHED
 from tests.codegen.tiled.test_feed_text import FED as FED_PRODUCTS
 from tests.codegen.tiled.test_ring_feed_text import CASES as FED
 from tests.codegen.tiled.test_turns_text import CASES as BANDED
@@ -34,7 +34,6 @@ CASES = {
   **RUN,
   **{f"standing {n}": c for n, c in enumerate(STANDING)},
   **{f"fed, {name}": c for name, c in FED_PRODUCTS.items()},
-  **{f"fed ranks, {name}": c for name, c in RANKS.items()},
   "batched": Case(
     BATCHED, (KernelParams((128, 128, 1), 1, 64, 8, 4, "wgmma"),), {"a0": 197, "a1": 576, "a2": 1000, "a3": 8}
   ),

@@ -275,3 +275,11 @@ def test_shapes_behind_operators_onnx_does_not_know(bench, packed):
   wide.graph.node.append(onnx.helper.make_node("MatMul", ["y0", "w"], ["z"]))
   wide.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((10, 4), "f"), "w"))
   assert bench.program(wide).nodes[0].barrier.code == "RANK_UNKNOWN"
+
+
+@pytest.mark.parametrize("value", [2, -1])
+def test_switches_are_0_or_1(bench, value):
+  """ONNX Runtime asks whether an attribute is 1, where a truth value was taken."""
+  x = np.ones((2, 2, 3, 8), np.float32)
+  model, _ = bench.one("Attention", [x, x, x], opset=23, is_causal=value)
+  assert bench.barrier(model) == f"OP_FORM: Attention: is_causal is {value}, neither 0 nor 1"

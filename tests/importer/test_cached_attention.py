@@ -183,3 +183,20 @@ def test_a_bias(bench):
   node = model.graph.node[0]
   node.input[10] = node.input[11]
   assert bench.barrier(model) == ("DYNAMIC_DIM: GroupQueryAttention: a run says how large attention_bias is")
+
+
+def test_a_default_that_is_said(bench):
+  """-1 is what smooth_softmax is where nobody says it: it was taken for yes."""
+  bench.agrees(*step(bench, np.random.default_rng(0), 2, 2, 2, 16, 9, smooth_softmax=-1))
+
+
+@pytest.mark.parametrize(("more", "why"), [
+  ({"smooth_softmax": 2}, "smooth_softmax is 2, neither 0 nor 1"),
+  ({"rotary": 16, "rotary_interleaved": -1}, "rotary_interleaved is -1, neither 0 nor 1"),
+  ({"local_window_size": 0}, "a window of 0 keys"),
+  ({"softcap": -1.0}, "softcap is -1.0"),
+])  # fmt: skip
+def test_values_that_nobody_means(bench, more, why):
+  model, _ = step(bench, np.random.default_rng(0), 2, 2, 2, 16, 9, **more)
+  barriers = [n.barrier.reason for n in bench.program(model).nodes if n.barrier]
+  assert barriers and all(b == f"GroupQueryAttention: {why}" for b in barriers)

@@ -170,3 +170,14 @@ def test_dimensions_of_index_tensors_do_not_count(bench):
   model.graph.initializer.append(numpy_helper.from_array(np.zeros((7, 2), np.int64), "indices"))
   loaded = load_model(model)
   assert atoms(loaded, import_model(loaded).constants) == ()
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Max", "Min", "Sum", "Clip", "Where", "Mul", "Div"])
+def test_only_factors_stand_for_others(bench, op):
+  """Of 0.1 in fp16 and the same, added with another sign, nothing is left; 1/10 would leave 2e-5."""
+  x, c = np.full((2, 10), 0.1, np.float16), np.array(0.1, np.float16)
+  arrays = {"Where": [x > 0, x, c], "Clip": [x, c]}.get(op, [x, c])
+  model, _ = bench.one(op, arrays, weights=(len(arrays) - 1,), opset=18)
+  (step,) = bench.program(model).nodes[0].steps
+  (constant,) = (i for i in step.inputs if not isinstance(i, str))
+  assert constant.base == (Fraction(1, 10) if op in ("Mul", "Div") else Fraction(float(c)))

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=4)
 SEEDS = st.integers(0, 2**32 - 1)
+MOST = float(np.finfo(np.float32).max)
 few = settings(max_examples=15, deadline=None)
 
 
@@ -164,6 +165,12 @@ def test_bounds_that_a_run_gives(bench, bounds, given):
   weights = [i for i in (1, 2) if i not in given]
   program = bench.agrees(*bench.one("Clip", arrays, weights=weights))
   assert [s.op for s in program.nodes[0].steps] == ["max", "min"]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"min": MOST}, {"max": -MOST}, {"min": -MOST, "max": MOST}])
+def test_ends_of_the_type_as_bounds(bench, bounds):
+  """Before opset 11 the default of each is one end; the other one is a bound."""
+  bench.agrees(*bench.one("Clip", [np.linspace(-3, 3, 7, dtype=np.float32)], opset=7, **bounds))
 
 
 def test_crossed_bounds(bench):

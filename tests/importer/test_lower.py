@@ -166,3 +166,14 @@ def test_every_rule_is_of_a_known_operator():
       assert onnx.defs.has(op, OPSETS[-1], "")
     else:
       assert (domain, op) in theirs
+
+
+def test_names_that_are_this_programs_own(bench):
+  """A constant of such a name holds 0, 1, 2, .. to a kernel, which reads nothing of it."""
+  arrays = np.ones((2, 3), np.float32), np.array([2, 1, 0], np.int32)
+  nodes = [
+    helper.make_node("Cast", ["mirage.places.3"], ["z"], to=onnx.TensorProto.FLOAT),
+    helper.make_node("Add", ["x", "z"], ["y"]),
+  ]
+  model = bench.model(nodes, {"x": (np.float32, (2, 3))}, ["y"], {"mirage.places.3": arrays[1]})
+  assert bench.barrier(model) == "OP_FORM: Cast: 'mirage.places.3' is a name of this program's own"

@@ -131,12 +131,14 @@ def test_functions_that_onnx_cannot_look_into(bench):
   assert [n.barrier and n.barrier.code for n in program.nodes] == ["CUSTOM_DOMAIN", None]
 
 
-def test_functions_that_onnx_can_look_into(bench):
+@pytest.mark.parametrize("name", [("my.domain", "F"), ("com.microsoft", "Gelu")])
+def test_functions_that_onnx_can_look_into(bench, name):
+  """Also those that are called as an operator is whose results have other shapes."""
   body = [new_node("Transpose", "a", "b")]
-  node = new_node("F", "x", "y", domain="my.domain")
-  model = bench.model(node, {"x": (F32, [2, 3])}, ["y"], domains=["my.domain"])
+  node = new_node(name[1], "x", "y", domain=name[0])
+  model = bench.model(node, {"x": (F32, [2, 3])}, ["y"], domains=[name[0]])
   opsets = [helper.make_opsetid("", 20)]
-  model.functions.append(helper.make_function("my.domain", "F", ["a"], ["b"], body, opsets))
+  model.functions.append(helper.make_function(*name, ["a"], ["b"], body, opsets))
   assert load_model(model).tensors["y"].shape == (3, 2)
 
 
@@ -195,3 +197,47 @@ def test_values_that_say_no_type_have_the_one_that_is_inferred(inner, elements):
   found = load_model(other)
   assert sum(len(g.value_info) for g in _graphs(other.graph)) > 2
   assert found.tensors == plain.tensors and None not in {t.dtype for t in found.tensors.values()}
+
+
+@pytest.mark.parametrize("end", [(1 << 31) - 1, (1 << 63) - 1])
+def test_slices_that_readers_understand_in_two_ways(bench, end):
+  """Backwards "to the end" from the first element: nothing to ONNX, one element to ONNX Runtime."""
+  parts = {"start": [0], "end": [end], "axis": [1], "step": [-1]}
+  again = ["s", "start", "end", "start", "step"]
+  nodes = [
+    helper.make_node("Slice", ["x", *parts], ["y"]),
+    helper.make_node("Shape", ["x"], ["s"]),
+    helper.make_node("Slice", again, ["first"]),
+  ]
+  weights = {n: np.array(v, np.int64) for n, v in parts.items()}
+  model = bench.model(nodes, {"x": (np.float32, [2, 3])}, ["y", "first"], weights)
+  theirs = bench.run(model, {"x": np.zeros((2, 3), np.float32)})
+  assert theirs["y"].shape == (2, 1) and theirs["first"].tolist() == [2]
+  loaded = load_model(model)
+  assert loaded.tensors["y"].shape is None and "first" not in loaded.folded
+
+
+@pytest.mark.parametrize("op", ["Squeeze", "Unsqueeze"])
+@pytest.mark.parametrize("opset", [7, 10, 11])
+def test_axes_below_0_of_old_opsets(bench, op, opset):
+  """Before opset 11 ONNX has none and ONNX Runtime takes them: to onnx's inference nothing is moved."""
+  model, feeds = bench.one(op, [np.ones((3, 1), np.float32)], opset=opset, axes=[-1])
+  (got,) = bench.run(model, feeds).values()
+  assert got.shape == {"Squeeze": (3,), "Unsqueeze": (3, 1, 1)}[op]
+  assert load_model(model).tensors["y0"].shape == (None if opset < 11 else got.shape)
+
+
+def test_parts_of_no_elements(bench):
+  """ONNX Runtime leaves them out whatever they are beside that; onnx's inference takes their batch of 1."""
+  nodes = [
+    helper.make_node("Concat", ["none", "x"], ["y"], axis=1),
+    helper.make_node("Relu", ["y"], ["r"]),
+    helper.make_node("Concat", ["like", "four"], ["z"], axis=1),
+  ]
+  weights = {"none": np.ones((1, 0, 4), np.float32), "like": np.ones((2, 0, 4), np.float32)}
+  weights["four"] = np.ones((2, 4, 4), np.float32)
+  model = bench.model(nodes, {"x": (np.float32, ["batch", 3, 4])}, ["r", "z"], weights)
+  theirs = bench.run(model, {"x": np.ones((2, 3, 4), np.float32)})
+  assert (theirs["r"].shape, theirs["z"].shape) == ((2, 3, 4), (2, 4, 4))
+  found = load_model(model).tensors
+  assert (found["y"].shape, found["r"].shape, found["z"].shape) == (None, None, (2, 4, 4))

@@ -35,6 +35,16 @@ def test_the_condition(sizes):
     assert holds.size == 1 and bool(holds.reshape(())) == fits, (b, n, r, t)
 
 
+@pytest.mark.parametrize("attribute", [{"value_int": 1}, {"value_ints": [1]}])
+def test_an_index_that_is_no_tensor(attribute):
+  """onnxscript writes numbers so: the condition had a tensor of nothing, and no session took the model."""
+  model = decoder()
+  model.graph.node[0].CopyFrom(helper.make_node("Constant", [], ["one"], **attribute))
+  made, plain = (steps_apart(m) for m in (model, decoder()))
+  assert [n.op_type for n in made.graph.node] == [n.op_type for n in plain.graph.node]
+  ort.InferenceSession(made.SerializeToString(), providers=CPU)
+
+
 def test_sizes_of_steps():
   """Those of which a run takes the branch of steps: one new token, as many sequences, caches of that size."""
   sizes = {"batch": 2, "new": 1, "past": 512, "all": 300}

@@ -1,5 +1,7 @@
 """Comparisons, logic and choice against ONNX Runtime, on random shapes, equal values and NaN."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -38,6 +40,17 @@ def test_comparisons(bench, op, shapes, weight, seed, dtype):
   arrays = [draw(seed + i, s, dtype) for i, s in enumerate(shapes.input_shapes)]
   program = bench.agrees(*bench.one(op, arrays, weights=weight, opset=18), rtol=0, atol=0)
   assert program.tensors["y0"].dtype is DType.BOOL
+
+
+@pytest.mark.parametrize("op", ["Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"])
+@pytest.mark.parametrize("bound", [np.nextafter(np.float32(0.1), np.float32(0)), np.float16(0.1)])
+def test_compared_constants_are_as_stored(bench, op, bound):
+  """Beside a dimension of 10 each would be 1/10 elsewhere, which no element is."""
+  x = np.full((2, 10), bound)
+  program = bench.agrees(*bench.one(op, [x, np.array(bound)], weights=(1,), opset=18), rtol=0, atol=0)
+  (step,) = program.nodes[0].steps
+  (constant,) = (i for i in step.inputs if not isinstance(i, str))
+  assert constant.base == Fraction(float(bound)) and program.constants["x1"].base == Fraction(1, 10)
 
 
 @few

@@ -65,7 +65,7 @@ def test_a_value_that_has_to_move():
 
 def test_frames_without_contractions():
   plan = case(CENTRED, 4, warps=2, a0=4, a1=64).plan()
-  assert {i: f.text for i, f in plan.forms.items()} == {
+  assert {i: f.text for i, f in plan.lowering.forms.items()} == {
     1: "v1 g(a0_b)", 2: "v1 g(a0_b) t(a1)"
   }  # fmt: skip
 

@@ -27,7 +27,7 @@ def test_live_elements(rows, columns):
   """A row of maxima beside what was loaded, whose places what is saved takes."""
   threads = case(CENTRED, rows, warps=1, a0=rows, a1=columns).threads()
   plan = threads.plan
-  held, most = plan.warps.registers(plan.forms[2]), plan.warps.registers(plan.forms[1])
+  held, most = plan.warps.registers(plan.lowering.forms[2]), plan.warps.registers(plan.lowering.forms[1])
   assert threads.live == held + most
 
 
@@ -44,7 +44,7 @@ def test_values_stay_in_registers_where_there_is_room():
 def test_what_the_loop_carries_is_live_in_all_of_it():
   plan = case(ATTENTION, 16, 1, loop_tile=32, a0=1, a1=64, a2=16, a3=16, a4=16).threads()
   carried = [21, 11, 4]
-  assert plan.live >= sum(plan.plan.warps.registers(plan.plan.forms[i]) for i in carried)
+  assert plan.live >= sum(plan.plan.warps.registers(plan.plan.lowering.forms[i]) for i in carried)
 
 
 def test_what_is_made_of_rotations_before_the_loop_is_not_held_through_it():

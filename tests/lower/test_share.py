@@ -54,12 +54,12 @@ def test_lanes_lie_along_memory():
   plan = case(CENTRED, 64, warps=1, a0=64, a1=64).plan()
   frames = list(vector_frames(plan.pieces.kernel, plan.pieces, frozenset(range(3))))
   assert {f.t[0].axis for f in frames} == {"a0", "a1"}
-  assert plan.forms[2].t[0].axis == "a1"
+  assert plan.lowering.forms[2].t[0].axis == "a1"
 
 
 def test_iterations_count():
   costs = []
   for depth in (64, 128):
     plan = case(product(), 16, 16, loop_tile=16, warps=1, a0=16, a1=depth, a2=16).plan()
-    costs.append(split_costs(plan.lowering.assignment, plan.forms)(plan.warps))
+    costs.append(split_costs(plan.lowering.assignment, plan.lowering.forms)(plan.warps))
   assert 1.5 < costs[1] / costs[0] < 2

@@ -59,4 +59,4 @@ def test_tiles_of_a_kernel():
   assert [(tiles[n].copies, tiles[n].pitch, tiles[n].zeroed) for n in ("s0", "s18")] == [
     (3, 40, True), (3, 24, True)
   ]  # fmt: skip
-  assert tiles["r13"].slots == 2 * 32 * plan.warps.registers(plan.forms[13])
+  assert tiles["r13"].slots == 2 * 32 * plan.warps.registers(plan.lowering.forms[13])

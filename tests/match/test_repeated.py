@@ -61,6 +61,23 @@ def test_copies_are_the_regions_of_their_nodes(make):
   assert 5 < len(seen) < len(found)
 
 
+@pytest.mark.parametrize("make", [lambda: program(4), almost_equal], ids=["layers", "chains"])
+def test_no_copy_is_made_before_it_is_asked_for(monkeypatch, make):
+  copied, own = [], repeated.RegionMaker.copy
+  monkeypatch.setattr(repeated.RegionMaker, "copy", lambda *a: copied.append(a) or own(*a))
+  found = find_candidates(make()).candidates
+  told = [(c.key, c.reads, dict(c.extents)) for c in found]
+  assert not copied
+  weights_of = [c.weights for c in found]
+  assert len(copied) < len(found) / 2  # parts of weights, whose names a copy makes
+  for c, (key, reads, extents), weights in zip(found, told, weights_of, strict=True):
+    region = c.region
+    assert region is c.region and region.key == key and region.extents == extents
+    assert reads == tuple(dict.fromkeys(t.source.name for t in region.given))
+    assert weights == tuple(i for i in region.inputs if i.is_weight)
+  assert len(copied) == len(found) - len({id(c.form) for c in found}) > 0
+
+
 def test_more_layers_make_no_more_regions(monkeypatch):
   made = {5: 0, 7: 0}
   for count in made:
@@ -72,3 +89,27 @@ def test_more_layers_make_no_more_regions(monkeypatch):
     monkeypatch.setattr(repeated, "make_region", counted)
     find_candidates(program(count))
   assert made[5] == made[7] > 0
+
+
+def test_numbers_that_look_like_places_are_others():
+  """TensorScatter implies 0, 1, 2, .., which no kernel reads; beside it a model has 15, 14, 13, ..."""
+  net, room = Net(np.float32, opset=24), 16
+  shapes = [(2, 4, room, 8), (2, 4, 2, 8)]
+  cache, rows, at = (*(net.input(*s) for s in shapes), net.input(2, dtype=np.int64))
+  op = net.TensorScatter(cache, rows, at, axis=2)
+  cache, rows, at = (*(net.input(*s) for s in shapes), net.input(2, dtype=np.int64))
+  place = net.cast(net.constant(np.arange(room)[::-1].copy(), np.int32), np.float32)
+  first = net.Reshape(net.cast(at, np.float32), net.constant([2, 1, 1, 1], np.int64))
+  ahead = net.Sub(net.Reshape(place, net.constant([1, 1, room, 1], np.int64)), first)
+  ends = [net.constant([i], np.int64) for i in range(3)]
+  parts = [net.Slice(rows, ends[i], ends[i + 1], ends[2]) for i in range(2)]
+  row = net.Where(net.Equal(ahead, 0.0), *parts)
+  inside = net.And(net.LessOrEqual(net.constant(0.0), ahead), net.Less(ahead, 2.0))
+  spelled = net.Where(inside, row, cache)
+  subject = import_model(load_model(net.model(op, spelled)))
+  assert not any(n.barrier for n in subject.nodes)
+  (own,) = (n.name for n in subject.nodes if n.op_type == "TensorScatter")
+  nodes = frozenset(n.name for n in subject.nodes) - {own}
+  maker = repeated.RegionMaker(subject)
+  a, b = maker.make(frozenset({own}), frozenset({op})), maker.make(nodes, frozenset({spelled}))
+  assert a.terms == b.terms and a.extents == b.extents and a.key != b.key

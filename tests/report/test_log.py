@@ -1,12 +1,14 @@
 """Events as log lines: which appear at which verbosity."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from mirage_onnx.events import RegionDone, StageEnded, StageStarted, Warned
 from mirage_onnx.report.log import EventLog, stderr_console
+from mirage_onnx.report.log_file import write_log
 
 EVENTS = [
   StageStarted("importer"),
@@ -37,3 +39,9 @@ def test_spinner_ends_on_a_terminal():
 
 def test_a_file_gets_whole_lines():
   assert stderr_console().width >= 160
+
+
+def test_a_log_takes_any_text(tmp_path, monkeypatch):
+  monkeypatch.setenv("MIRAGE_LOG_DIR", str(tmp_path))
+  path = write_log("no UTF-8: \udcff, and no ASCII: µ")
+  assert "no UTF-8: \\udcff, and no ASCII: µ" in Path(path).read_text(encoding="utf-8")

@@ -74,3 +74,22 @@ def test_an_error_of_the_run(three, monkeypatch):
   monkeypatch.setattr(module, "plan_candidate", missing)
   with pytest.raises(MirageError, match="gone"):
     applied(three)
+
+
+@pytest.mark.parametrize(
+  ("declared", "left"), [([8, 65], [8, 0]), ([3, 65], [0, 0]), ([8, 8, 8], [0, 0])], ids=str
+)
+def test_an_output_that_is_declared_as_it_is_not(three, declared, left):
+  """As in a model that was exported at another batch: a session with kernels would not be made."""
+  original = onnx.ModelProto()
+  original.CopyFrom(three.original)
+  (output,) = original.graph.output
+  kind = output.type.tensor_type.elem_type
+  output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, kind, declared))
+  pairs = list(zip(three.regions, three.compiled, strict=True))
+  done = module.apply(load_model(original), pairs, H200)
+  assert done.used == (0, 1, 2)
+  (output,) = done.model.graph.output
+  assert [d.dim_value for d in output.type.tensor_type.shape.dim] == left
+  onnx.checker.check_model(done.model)
+  assert [o.tobytes() for o in outputs(done.model)] == [o.tobytes() for o in outputs(original)]

@@ -9,7 +9,6 @@ from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
-from mirage_onnx.superopt import fed_numbers
 from mirage_onnx.superopt.fed_numbers import fed_points, product_points
 from mirage_onnx.target import H100, TARGETS
 from tests.codegen.tiled.test_feed_text import BATCHED
@@ -19,7 +18,7 @@ from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
 def points(text=LINEAR, target=H100, keep=1000, **sizes):
   graph = parse_ugraph(text)
   tensors = {t.name: t for t in graph.tensors}
-  return graph, fed_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, keep, (1, 2, 4), (1, 2, 4))
+  return graph, fed_points(graph.kernels[0], tensors, {**SIZES, **sizes}, target, keep, (1, 2, 4))
 
 
 @pytest.mark.parametrize("sizes", [{}, {"a2": 77}, {"a2": 197, "a0": 1000}, {"a1": 768, "a2": 4096}])
@@ -34,7 +33,7 @@ def test_the_code_generator_takes_them(sizes):
     except RejectionError as error:
       refused.append((params.to_text(), error.rejection))
       continue
-    assert source.cluster == params.sharing * params.cluster and len(source.maps) == 2
+    assert source.cluster == params.sharing and len(source.maps) == 2
     assert source.grid[0] % params.sharing == 0 and source.smem_bytes <= H100.smem_bytes
     assert type(params).from_text(params.to_text()) == params
   assert refused == []
@@ -62,17 +61,6 @@ def test_fewer_multiprocessors_take_longer():
   assert slow > fast and own.teams
 
 
-def test_ranks_where_parts_are_few():
-  """A cluster shares out the depth of one part: all of them fit the multiprocessors, in whole steps."""
-  few = [p for _, p in points(a2=128, a1=768, a0=3072)[1] if p.cluster > 1]
-  assert {p.cluster for p in few} == {2, 4}
-  for p in few:
-    parts = -(-128 // p.tile[0]) * -(-768 // p.tile[1])
-    assert parts * p.cluster <= H100.multiprocessors and p.teams == p.sharing == 1
-    assert 3072 % (p.cluster * p.loop_tile) == 0 and p.stages <= 3072 // (p.cluster * p.loop_tile)
-  assert all(p.cluster == 1 for _, p in points(a2=4096, a1=768, a0=3072)[1])
-
-
 def test_what_is_timed():
   """In turn with those of which all warps copy; the last of four and more shares an operand."""
   graph = parse_ugraph(LINEAR)
@@ -96,12 +84,6 @@ def asked():
     for keep in (1, 4, 8, 12, 64):
       for _, p in product_points(kernel, tensors, {**SIZES, **sizes}, H100, keep):
         yield {**SIZES, **sizes}, p
-
-
-def test_what_was_no_faster_on_a_gpu_is_not_asked_for():
-  """Ranks that are fed (bench/results/notes.md)."""
-  assert not any(p.teams and p.cluster > 1 for _, p in asked())
-  assert fed_numbers.RANKS == (1,)
 
 
 def test_many_results_of_several_parts_are_stored_late():

@@ -199,10 +199,10 @@ class TestWhyItStops:
     plans = Plans(found, lambda *_: (), counts := Counts())
     some = frozenset(sorted(found.depth)[: plans_module.GROUPED + 1])
     assert len(some) > plans_module.GROUPED
-    assert {len(g) for g in plans._groups(some)} <= {len(some), 2, 1}
+    assert {len(g) for g in plans.groups(some)} <= {len(some), 2, 1}
     assert counts.pruned["a kernel of some of many values"] == 1
     fewer = frozenset(sorted(some)[:-1])
-    assert len({*plans._groups(fewer)}) == 2 ** (len(fewer) - 1)
+    assert len({*plans.groups(fewer)}) == 2 ** (len(fewer) - 1)
 
   def test_budget(self):
     start = time.process_time()

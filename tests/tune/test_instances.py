@@ -94,12 +94,27 @@ def test_an_instance_with_wrong_terms_is_left_alone(wrong):
   bad = o.instances[wrong]
   first, *steps = bad.region.steps
   steps = [first, *(replace(s, op="sub") if s.op == "add" else s for s in steps)]
-  planted = replace(bad, region=replace(bad.region, steps=tuple(steps)))
+  planted = replace(bad, made=replace(bad.region, steps=tuple(steps)))
   o = replace(o, instances=tuple(planted if c is bad else c for c in o.instances))
   found = with_right_terms(o, TermChecks())
   assert [c for c, _ in found.left_alone] == [planted]
   assert found.instances == tuple(c for c in o.instances if c is not planted)
   assert found.left_alone[0][1].code == "NOT_EQUIVALENT"
+
+
+def test_a_copy_with_wrong_terms_is_noticed_when_it_is_chosen(monkeypatch):
+  """Copies of one region are not looked at one by one before: there are thousands."""
+  model = layers(1, 0.5)
+  o = outcome(model, 5.0, 6.0)
+  bad, (first, *steps) = o.instances[1], o.instances[1].region.steps
+  steps = [first, *(replace(s, op="sub") if s.op == "add" else s for s in steps)]
+  late = bad.made
+  assert late.form is o.instances[0].form
+  monkeypatch.setattr(late, "_region", replace(bad.region, steps=tuple(steps)))
+  assert with_right_terms(o, TermChecks()) is o
+  checks = InstanceChecks(ModelWeights(load_model(model)))
+  good, wrong = checks.verdicts(o.instances, o.result.candidates[0].candidate)
+  assert good is None and wrong.code == "NOT_EQUIVALENT" and wrong.nodes == bad.region.nodes
 
 
 def verdicts(model, folder, setting=None):

@@ -52,9 +52,11 @@ def test_rounding_is_checked_with_the_weights_of_each():
 def test_a_search_is_told_of_the_extremes():
   model = layers(1, 60, 0.5, 1)
   weights = ModelWeights(load_model(model))
-  regions = [c.region for c in instances(model)]
-  assert unlike(regions, weights) == (regions[2], regions[1])
-  assert unlike([regions[0], regions[3]], weights) == ()
+  some, known = instances(model), {}
+  assert unlike(some, weights, known) == (some[2].region, some[1].region)
+  assert unlike([some[0], some[3]], weights, {}) == ()
+  assert len(known) == 4
+  assert unlike(some, ModelWeights(load_model(layers(1, 1, 1, 1))), known) == (some[2].region, some[1].region)
 
 
 @pytest.mark.parametrize(

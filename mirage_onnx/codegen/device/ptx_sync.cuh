@@ -40,8 +40,6 @@ PTX_DEVICE void cluster_sync() {
   cluster_arrive();
   cluster_wait();
 }
-// The same of warpgroups that come from different places, each as often as the others.
-PTX_DEVICE void cluster_meet() { cluster_sync(); }
 
 // ---- fences ---------------------------------------------------------------------------------
 

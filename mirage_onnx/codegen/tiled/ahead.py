@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.tiled import memory_text
-from mirage_onnx.codegen.tiled.copies import Copying
+from mirage_onnx.codegen.tiled.copies import copying
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.lower.smem_plan import MemoryPlan
-from mirage_onnx.lower.steps import Copy, ThreadBarrier
+from mirage_onnx.lower.steps import Copy
 
 
 @dataclass(slots=True)
@@ -110,10 +110,6 @@ class AheadWriter(SharedRing):
   def end(self) -> None:
     """Behind those of the last one."""
 
-  def meet(self, barrier: ThreadBarrier) -> None:
-    """Of the block or of the cluster."""
-    memory_text.barrier(self.values, barrier)
-
   def _meet(self) -> None:
     """All threads' copies are there for all, and for products beside them."""
     if self.lowering.warpgroup:
@@ -128,5 +124,5 @@ class AheadWriter(SharedRing):
 
   def _copies(self, step: str, slot: str) -> None:
     """The tiles of an iteration, to a slot of the ring."""
-    by = Copying(32 * self.lowering.warps.total)
+    by = copying(self.lowering)
     self.copy_step(step, "" if slot == "0" else f"({slot})", by)

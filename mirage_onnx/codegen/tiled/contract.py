@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.tiled.pairs_text import pair
-from mirage_onnx.codegen.tiled.spot import Spot, digit
+from mirage_onnx.codegen.tiled.pairs_text import part
+from mirage_onnx.codegen.tiled.spot import digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter
@@ -84,9 +84,7 @@ def contract(w: ValueWriter, step: do.Contract) -> None:
 def _operand(
   w: ValueWriter, letter: str, index: int, form: Form, rows: int, depth: int, deep: Piece
 ) -> _Operand:
-  held = Held(index, form, packed=True)
-  name = w.name(held) if held in w.lowering.made else None
-  tile, transposed = None, False
+  name, tile, transposed = w.packed(index, form), None, False
   if name is None:
     home = w.lowering.tile_of(index, form)
     candidate = w.lowering.tiles[home] if home is not None else None
@@ -152,12 +150,7 @@ def _column(w: ValueWriter, b: _Operand, at: dict[str, str], j: str, k: str) -> 
 
 
 def _part(w: ValueWriter, x: _Operand, at: dict[str, str], row: str, deep: str, number: str) -> str:
-  """A packed pair of an operand."""
-  place = {**at, "i": row, "j": deep}
-  spot = Spot(w.writer, w.pieces, w.lowering.warps, x.form, place, f"_{x.letter}{number}")
-  if x.held is not None:
-    return x.held + spot.subscript(x.form, packed=True)
-  return pair(w, x.index, x.form, spot)
+  return part(w, x.index, x.form, {**at, "i": row, "j": deep}, f"_{x.letter}{number}")
 
 
 def _matrices(
@@ -203,8 +196,8 @@ def _matrices(
   parts: tuple[str, ...] = ("x", "y", "z", "w") if rows == 16 else ("x", "", "y", "")
   if x.letter == "b":
     parts = ("x", "y")
-  for number, part in enumerate(parts):
-    value = f"m_{name}.{part}" if part else "0u"
+  for number, word in enumerate(parts):
+    value = f"m_{name}.{word}" if word else "0u"
     writer.line(f"{to}[{number}] = {value};")
 
 

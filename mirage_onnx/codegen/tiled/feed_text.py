@@ -18,7 +18,6 @@ from mirage_onnx.codegen.tiled.warpgroup_text import PinningWriter
 from mirage_onnx.ir.tensor_map import BOX_COLUMNS, TensorMap
 from mirage_onnx.lower.feed import FedTile, Feed
 from mirage_onnx.lower.sizes import identifier
-from mirage_onnx.lower.steps import ThreadBarrier
 from mirage_onnx.lower.thread_graph import ThreadGraph
 
 
@@ -52,7 +51,7 @@ class FeedText(SharedRing):
         line(f"ptx::tensor_prefetch({_given(m.tensor)});")
       self.begin_barriers(1, feed.arrivals)
       line("ptx::fence_mbarrier_init();")
-    line("ptx::cluster_sync();" if self.threads.cluster > 1 else "ptx::sync_block();")
+    line("ptx::cluster_sync();" if feed.sharing > 1 else "ptx::sync_block();")
 
   def blocks(self, tile: Callable[[], None]) -> None:
     """The warp that copies beside the teams; ``tile`` writes what a team does with one."""
@@ -71,8 +70,6 @@ class FeedText(SharedRing):
           self._copies()
           self._next()
       writer.line("ptx::sync_warp();")
-      for _ in range(feed.meetings):
-        writer.line("ptx::cluster_meet();")
     with writer.block(f"if (group < {groups})"):
       if registers:
         writer.line(f"ptx::registers_take<{registers[1]}>();")
@@ -92,18 +89,7 @@ class FeedText(SharedRing):
         late.store(self.values)
     if feed.sharing > 1:
       writer.comment("Blocks stay until the others have copied to them for the last time.")
-    if feed.meetings:
-      writer.comment("Shared memory stays until every block of the cluster has read it.")
-    if self.threads.cluster > 1:
       writer.line("ptx::cluster_sync();")
-
-  def meet(self, barrier: ThreadBarrier) -> None:
-    """Of those that multiply, or of the cluster."""
-    if barrier.cluster:
-      self.writer.line("ptx::fence_proxy_async();")
-      self.writer.line("ptx::cluster_meet();")
-    else:
-      self.writer.line(f"ptx::bar_sync({1 + self.feed.teams}, {32 * self.feed.warps});")
 
   @property
   def _units(self) -> int:

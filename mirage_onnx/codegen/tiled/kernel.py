@@ -10,13 +10,12 @@ from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
-from mirage_onnx.codegen.tiled.apart_text import parts_of_ranks
 from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.late_loads_text import late_loads
 from mirage_onnx.codegen.tiled.late_stores_text import BESIDE, late_stores
 from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
-from mirage_onnx.codegen.tiled.quads_text import issue_quads
+from mirage_onnx.codegen.tiled.quads_text import issue_quads, parts_of_ranks
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.spot import digits

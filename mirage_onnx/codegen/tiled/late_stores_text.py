@@ -160,7 +160,7 @@ def _late_stores(w: ValueWriter, threads: ThreadGraph) -> LateStores | None:
     return None
   (save,) = kernel.saves
   view, own, form = w.view(save.tensor), w.own(save.arg), lowering.save_form(save.arg)
-  several = threads.tiles > threads.standing and feed.teams == 1 and lowering.ranks == 1
+  several = threads.tiles > threads.standing and feed.teams == 1
   if not several or not in_quads(w, form, view, own) or len(form.g) != 1 or owner(form, warps):
     return None
   if any(p.length > 1 for p in {*form.rest, *own.values()} - {*form.g, *form.t}):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from mirage_onnx.codegen.grid_text import block_index, replicas
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText, tag
-from mirage_onnx.codegen.tiled.copies import Copying, copy_load
+from mirage_onnx.codegen.tiled.copies import copy_load, copying
 from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import Spot, owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
@@ -136,7 +136,7 @@ def _load_halves(w: ValueWriter, held: Held, name: str, view: TensorText) -> Non
 def copy(w: ValueWriter, step: do.Copy) -> None:
   """A tile of a tensor to shared memory."""
   w.writer.comment(f"%{step.index}: {w.ops[step.index].tensor} to shared memory.")
-  copy_load(w, step.index, step.tile, Copying(32 * w.lowering.warps.total))
+  copy_load(w, step.index, step.tile, copying(w.lowering))
 
 
 def read(w: ValueWriter, step: do.Read) -> None:

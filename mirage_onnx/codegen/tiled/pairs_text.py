@@ -35,6 +35,12 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
   return f"{tag(op.dtype)}::pack({', '.join(values)})"
 
 
+def part(w: ValueWriter, index: int, form: Form, at: Mapping[str, str], tag: str) -> str:
+  """A packed pair of an operand at a place: of registers, or made here; ``tag``: see ``Spot``."""
+  spot, name = Spot(w.writer, w.pieces, w.lowering.warps, form, at, tag), w.packed(index, form)
+  return pair(w, index, form, spot) if name is None else name + spot.subscript(form, packed=True)
+
+
 def _in_tensor(
   w: ValueWriter, view: TensorText, form: Form, own: Mapping[str, Piece], halves: Sequence[Spot]
 ) -> str:

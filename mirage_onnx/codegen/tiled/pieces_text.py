@@ -62,12 +62,10 @@ class PiecesText:
     while walked and walked.levels:
       walked = self.cut.outer(walked)
     limit = graph.tensor(name).limit if name else None
-    cut = {a.axis: a for a in self.cut.grid.axes if a.tile == 1}
     declare_firsts(self.cut.grid, writer, tile, self.backwards)
-    if walked and limit and not walked.exact and cut.keys() >= {*graph.tensor(limit[1]).axes}:
-      by = graph.tensor(limit[1])
-      at = TensorText.of(by, self.extents).address({a: first_of(cut[a]) for a in by.axes})
+    if walked and limit and not walked.exact and (end := self._end(graph, limit[1])):
       self.upto = f"upto_{identifier(walked.axis)}"
+      at = end[0].address(end[1])
       writer.line(f"const int {self.upto} = ended({at}, {limit[2]}, {self.size(walked)});")
     self._declare_sizes(writer)
     self.declare_ends(writer, graph)
@@ -85,15 +83,20 @@ class PiecesText:
       elif levels.endswith(RANK):
         self._declare_share(writer, piece)
 
+  def _end(self, graph: UGraph, by: str) -> tuple[TensorText, dict[str, str]] | None:
+    """The tensor with the ends, and which of them is a block's, where it is one number for all of a block."""
+    single = {a.axis: a for a in self.cut.grid.axes if a.tile == 1}
+    tensor = graph.tensor(by)
+    if not single.keys() >= {*tensor.axes}:
+      return None
+    return TensorText.of(tensor, self.extents), {a: first_of(single[a]) for a in tensor.axes}
+
   def declare_ends(self, writer: Writer, graph: UGraph) -> None:
     """``const int end_i4 = ...;`` for tensors with a limit, where it is one number for all of a block."""
-    cut = {a.axis: a for a in self.cut.grid.axes if a.tile == 1}
     for t in (graph.tensor(name) for name in dict.fromkeys(o.tensor for o in self.cut.kernel.loads)):
-      by = graph.tensor(t.limit[1]) if t.limit else None
-      if t.limit and by and cut.keys() >= {*by.axes}:
-        index = {a: first_of(cut[a]) for a in by.axes}
+      if t.limit and (at := self._end(graph, t.limit[1])):
         self.ends[t.name] = t.limit[0], f"end_{identifier(t.name)}"
-        end = TensorText.of(by, self.extents).load_bits(index)
+        end = at[0].load_bits(at[1])
         more = f" + {t.limit[2]}" if t.limit[2] else ""
         writer.line(f"const int {self.ends[t.name][1]} = static_cast<int>({end}){more};")
 

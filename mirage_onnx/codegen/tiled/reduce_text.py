@@ -138,7 +138,7 @@ def _threads(w: ValueWriter) -> int:
 
 
 def _fours(w: ValueWriter, form: Form, rank: int) -> Iterator[tuple[int, list[Spot]]]:
-  """The elements of a lane that a rank has (``apart_text.py``), four by four, and where they are told."""
+  """The elements of a lane that a rank has (``quads_text.py``), four by four, and where they are told."""
   columns = w.lowering.warps.tiles(form.t, 8) // QUAD_TILES
   units = {f"q_{q.name}": "0" for q in form.rest}
   for tile in range(rank * w.apart, (rank + 1) * w.apart):
@@ -167,7 +167,7 @@ def gather(w: ValueWriter, step: do.Gather) -> None:
 
 
 def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
-  """The parts of the ranks of the cluster; where each rank has some tiles (``apart_text.py``), of those."""
+  """The parts of the ranks of the cluster; where each rank has some tiles (``quads_text.py``), of those."""
   form = w.lowering.forms[step.index]
   held = Held(step.index, form)
   if not w.apart:

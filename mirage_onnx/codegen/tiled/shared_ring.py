@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.tiled import memory_text
 from mirage_onnx.codegen.tiled.copies import Copying, copy_load
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.values import ValueWriter
@@ -47,9 +48,9 @@ class SharedRing(ABC):
   def end(self) -> None:
     """Behind those of the last one."""
 
-  @abstractmethod
   def meet(self, barrier: ThreadBarrier) -> None:
-    """A barrier that is a step."""
+    """A barrier that is a step, of the block or of the cluster."""
+    memory_text.barrier(self.values, barrier)
 
   def name_barriers(self, first_byte: int) -> None:
     """``full``, the copies of a tile have arrived, and ``free``, all that read it have: one a tile."""

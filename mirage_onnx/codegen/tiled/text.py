@@ -1,5 +1,8 @@
 """Steps of a thread graph as CUDA text."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from mirage_onnx.codegen.loads import rounded
 from mirage_onnx.codegen.tiled import memory_text, reduce_text
 from mirage_onnx.codegen.tiled.contract import contract
@@ -13,47 +16,6 @@ from mirage_onnx.lower.steps import Held, ThreadStep
 _LOWEST = "-3.4028235e38f"
 #: Registers of an accumulator that stands for what has been computed.
 _FEW = 4
-
-
-def write_step(w: ValueWriter, step: ThreadStep) -> None:
-  """The text of one step; ``Advance`` and barriers belong to the loop's ring."""
-  match step:
-    case do.Fetch():
-      memory_text.fetch(w, step)
-    case do.Copy():
-      memory_text.copy(w, step)
-    case do.Read():
-      memory_text.read(w, step)
-    case do.Spill():
-      memory_text.spill(w, step)
-    case do.Store():
-      memory_text.store(w, step)
-    case do.ThreadRun():
-      _run(w, step)
-    case do.Update():
-      _update(w, step)
-    case do.Pack():
-      pack(w, step)
-    case do.Contract() if step.index in w.lowering.warpgroup:
-      contract_by_warpgroup(w, step)
-    case do.Contract():
-      contract(w, step)
-    case do.Multiply():
-      reduce_text.multiply(w, step)
-    case do.Fold():
-      reduce_text.fold(w, step)
-    case do.Total():
-      reduce_text.reduce_tile(w, step)
-    case do.Meet():
-      reduce_text.meet(w, step)
-    case do.Publish():
-      reduce_text.publish(w, step)
-    case do.Gather():
-      reduce_text.gather(w, step)
-    case do.GatherRanks():
-      reduce_text.gather_ranks(w, step)
-    case _:
-      raise TypeError(f"not a step with a text: {step.text}")
 
 
 def begin_state(w: ValueWriter, index: int) -> None:
@@ -116,3 +78,24 @@ def _beside_late(w: ValueWriter, index: int) -> None:
       name = w.name(Held(i, form))
       with w.walk(form) as spot:
         w.writer.line(f"ptx::wgmma_beside({name}{spot.subscript(form)});")
+
+
+def _contract(w: ValueWriter, step: do.Contract) -> None:
+  (contract_by_warpgroup if step.index in w.lowering.warpgroup else contract)(w, step)
+
+
+#: What writes a step; ``Advance`` and barriers belong to the loop's ring.
+_WRITERS: Mapping[type[ThreadStep], Callable[[ValueWriter, Any], None]] = {
+  do.Fetch: memory_text.fetch, do.Copy: memory_text.copy, do.Read: memory_text.read,
+  do.Spill: memory_text.spill, do.Store: memory_text.store, do.ThreadRun: _run, do.Update: _update,
+  do.Pack: pack, do.Contract: _contract, do.Multiply: reduce_text.multiply, do.Fold: reduce_text.fold,
+  do.Total: reduce_text.reduce_tile, do.Meet: reduce_text.meet, do.Publish: reduce_text.publish,
+  do.Gather: reduce_text.gather, do.GatherRanks: reduce_text.gather_ranks,
+}  # fmt: skip
+
+
+def write_step(w: ValueWriter, step: ThreadStep) -> None:
+  """The text of one step."""
+  if type(step) not in _WRITERS:
+    raise TypeError(f"not a step with a text: {step.text}")
+  _WRITERS[type(step)](w, step)

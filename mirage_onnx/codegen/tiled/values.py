@@ -73,7 +73,7 @@ class ValueWriter:
   ``zeroed``: operands whose elements that do not exist have been made zeros (``tails.py``). ``first``: the
   step with which the loop begins. ``feed``: what others copy for those that compute.
   ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
-  behind the sums of all ranks (``apart_text.py``); 0: each has all.
+  behind the sums of all ranks (``quads_text.py``); 0: each has all.
   ``late``: results are kept, and stored beside the next products; ``beside``: functions of what is kept are
   computed beside those that are written.
   """
@@ -113,6 +113,11 @@ class ValueWriter:
       else:
         self.names[held] = f"{stem}{'bcdefghijklmnop'[len(others)]}"
     return self.names[held]
+
+  def packed(self, index: int, form: Form) -> str | None:
+    """The registers that an operand is packed in ahead, if it is."""
+    held = Held(index, form, packed=True)
+    return self.name(held) if held in self.lowering.made else None
 
   def walk(
     self, form: Form, *, packed: bool = False, rolled: Collection[str] = ()

@@ -5,8 +5,8 @@ import re
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import storage, tag
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.pairs_text import pair
-from mirage_onnx.codegen.tiled.spot import Spot, digit
+from mirage_onnx.codegen.tiled.pairs_text import part
+from mirage_onnx.codegen.tiled.spot import digit
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.widened_text import WidenedText
 from mirage_onnx.instructions import WGMMA
@@ -37,7 +37,7 @@ class PinningWriter(Writer):
 
 def tile_as_operand(w: ValueWriter, index: int, form: Form) -> SharedTile | None:
   """The shared tile that a descriptor can name for an operand; None if that is in registers."""
-  if Held(index, form, packed=True) in w.lowering.made:
+  if w.packed(index, form) is not None:
     return None
   home = w.lowering.tile_of(index, form)
   tile = w.lowering.tiles[home] if home is not None else None
@@ -194,13 +194,9 @@ def _descriptor_step(tile: SharedTile, k: int) -> int:
 
 def _fragments(w: ValueWriter, index: int, product: ProductForms, steps: int, to: str) -> None:
   """``to[k]``: the four registers of operand A, of every depth step."""
-  form = product.a
-  held = Held(index, form, packed=True)
-  name = w.name(held) if held in w.lowering.made else None
+  units = {f"q_{p.name}": "0" for p in product.a.rest}
   with w.writer.loop("k", steps) as k:
     for number, (later, high) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
       deep = str(later) if k == "0" else f"(2 * {k} + 1)" if later else f"2 * {k}"
-      place = {"i": str(high), "j": deep, **{f"q_{p.name}": "0" for p in form.rest}}
-      spot = Spot(w.writer, w.pieces, w.lowering.warps, form, place, f"_a{number}")
-      value = name + spot.subscript(form, packed=True) if name else pair(w, index, form, spot)
+      value = part(w, index, product.a, {**units, "i": str(high), "j": deep}, f"_a{number}")
       w.writer.line(f"{to}[{k}][{number}] = {value};", index)

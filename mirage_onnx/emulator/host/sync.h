@@ -24,7 +24,6 @@ PTX_DEVICE void cluster_sync() {
   cluster_arrive();
   cluster_wait();
 }
-PTX_DEVICE void cluster_meet() { cluster_sync(); }
 
 // ---- fences
 

@@ -14,7 +14,6 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Candidate, KernelParams
 from mirage_onnx.target import H100
 from tests.codegen.tiled.test_alike import BY_WGMMA, GRAPH, SIZES, right
-from tests.codegen.tiled.test_apart_text import BIASED
 from tests.codegen.tiled.test_warpgroup import (
   ACROSS,
   GELU,
@@ -47,16 +46,6 @@ FED = {
   "bf16": by_wgmma(RESIDUAL.replace("f16", "bf16"), 128, 128, teams=1, a0=197, a1=264, a2=264),
 }
 
-
-#: Ranks of a cluster share out the depth; in the last two what they tell each other takes the ring's bytes.
-RANKS = {
-  "two": by_wgmma(SPLIT, 64, 64, warps=4, stages=3, cluster=2, teams=1, a0=77, a1=512, a2=200),
-  "four": by_wgmma(BIASED, 64, 128, stages=3, cluster=4, teams=1, a0=197, a1=768, a2=136),
-  "large": by_wgmma(SPLIT, 128, 256, warps=16, stages=4, cluster=2, teams=1, a0=300, a1=640, a2=136),
-  "columns": by_wgmma(BIASED, 256, 128, stages=4, cluster=2, teams=1, a0=130, a1=512, a2=264),
-  "all there": by_wgmma(BIASED, 64, 128, stages=3, cluster=2, teams=1, a0=130, a1=512, a2=192),
-}
-
 #: Products of two activations, one a block.
 BATCHED = """ugraph 1
 tensor i0 f16[a3,a0,a1] input
@@ -83,17 +72,6 @@ def test_right(monkeypatch, processors):
     assert [m.tensor for m in source.maps] == ["i0", "i1"] and "cp_async" not in source.text
 
 
-@pytest.mark.parametrize("name", RANKS)
-def test_ranks(name):
-  """Each has a part of the depth, and then of the results; the warp that copies meets the others."""
-  near([RANKS[name]], bound=2e-2)
-  source, ranks = emit(RANKS[name]), RANKS[name].params[0].cluster
-  assert source.cluster == ranks and source.grid[0] % ranks == 0
-  assert source.text.count("ptx::cluster_meet();") == 2 and source.text.count("ptx::cluster_sync();") == 2
-  assert ("ptx::bar_sync(" in source.text) == (name in ("large", "columns"))
-  compile_cubin(source.text, H100, name=source.name)
-
-
 @pytest.mark.parametrize("numbers", [{}, {"teams": 1}, {"teams": 1, "late": 1}, {"teams": 2, "warps": 4}])
 def test_a_batch_of_products(monkeypatch, numbers):
   """The next product's rows lie behind the last of this one's; none of them is stored."""
@@ -105,18 +83,6 @@ def test_a_batch_of_products(monkeypatch, numbers):
   sizes = {"a0": 197, "a1": 328, "a2": 200, "a3": 3}
   near([Case(BATCHED, (params,), sizes)], bound=2e-2)
   assert bool(params.teams) == bool(emit(Case(BATCHED, (params,), sizes), FEW[2]).maps)
-
-
-def test_ranks_meet_before_they_read():
-  """Else one takes what another has not told yet, or writes where tiles still are."""
-  for name, line in (("two", "ptx::cluster_meet();"), ("large", "ptx::bar_sync(")):
-    c = RANKS[name]
-    source = emit(c)
-    head, _, tail = source.text.rpartition(line)
-    text = head + tail.partition("\n")[2]
-    tensors = {t.name: np.zeros([c.extents[a] for a in t.axes], np.float16) for t in c.graph.tensors}
-    with pytest.raises(EmulationError):
-      compile_kernels([replace(source, text=text)]).run(tensors)
 
 
 def test_several_kernels_in_a_launch(monkeypatch):
@@ -151,8 +117,7 @@ def test_compiles(name):
     (by_wgmma(PLAIN, 64, 64, warps=4, teams=1, a1=324), "multiples of 16 bytes"),
     (by_wgmma(PLAIN, 128, 64, warps=4, teams=1, sharing=2, a0=320), "not shared out by 2"),
     (by_wgmma(PLAIN, 128, 128, teams=4), "1 to 3 teams"),
-    (by_wgmma(SPLIT, 64, 64, warps=4, cluster=2, teams=1, a1=456), "whole steps"),
-    (by_wgmma(SPLIT, 64, 64, warps=4, cluster=2, teams=2, a1=512), "ranks beside teams"),
+    (by_wgmma(SPLIT, 64, 64, warps=4, cluster=2, teams=1, a1=512), "more than a ring"),
   ],
 )
 def test_refused(case, why):
