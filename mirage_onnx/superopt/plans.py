@@ -39,8 +39,8 @@ Offer = Callable[[float, Job], None]
 PATIENCE, HASTY = 96, 16
 #: Of more missing values than this one kernel computes all, two or one: the sets between are too many.
 GROUPED = 5
-#: A floor is made so much higher at a time.
-LOOKED = 0.03
+#: Units that are run before better floors are looked for, and how much higher one is made at a time.
+FEW, LOOKED = 32, 0.03
 ROLES = ("input", "weight", "rows", "temp", "output")
 
 
@@ -156,6 +156,8 @@ class Plans:
       before_us, left = before_us + node.own_us, left - 1
     elif not node.plan.kernels:
       return floor_us  # that is this walk itself
+    if self._ran < FEW:
+      return floor_us
     rest_us = self._rests.least_us(rest, left, (1 + LOOKED) * floor_us - before_us)
     return max(floor_us, before_us + rest_us)
 
@@ -167,6 +169,8 @@ class Plans:
         yield plan.cost_us
         return
       yield walk.heap[0][1] if walk.heap else inf
+      if walk.heap and walk.heap[0][3].depth and walk.heap[0][3].reads is None:
+        return  # a deeper outline takes longer than it spares
     yield inf
 
   def _offer_jobs(self, floor_us: float, node: _Open) -> None:
