@@ -73,6 +73,8 @@ class _Walk:
 
   def __init__(self, offer: Callable[[float, _Open], None] | None, most: int, *, hasty: bool) -> None:
     self._offer, self.most, self.hasty = offer, most, hasty
+    #: Whether it has left out what the bound has no room for.
+    self.is_cut = False
     self.heap: list[tuple[int, float, int, _Open]] = []
     self._pushed = 0
     #: What the kernels of a group read, of those groups and reads that have kernels.
@@ -132,6 +134,7 @@ class Plans:
       _, floor_us, _, node = heapq.heappop(walk.heap)
       if reason := self.blame.reason(b for _, b in node.plan.kernels):
         self.counts.prune(reason)
+        walk.is_cut = True
         continue
       if not node.missing:
         yield node.plan
@@ -165,13 +168,16 @@ class Plans:
     """As of ``rest_floors.Begin``."""
     walk = _Walk(None, kernels, hasty=False)
     for plan in self._walk(walk, frozenset((c,))):
+      if walk.is_cut:
+        return  # what is left out may be cheaper, and another walk has room for it
       if plan is not None:
         yield plan.cost_us
         return
       yield walk.heap[0][1] if walk.heap else inf
       if walk.heap and walk.heap[0][3].depth and walk.heap[0][3].reads is None:
         return  # a deeper outline takes longer than it spares
-    yield inf
+    if not walk.is_cut:
+      yield inf
 
   def _offer_jobs(self, floor_us: float, node: _Open) -> None:
     assert self._offer is not None
@@ -201,6 +207,7 @@ class Plans:
       return
     depth = self._depth(node)
     outline = self.units.outline(node.group, depth)
+    walk.is_cut |= not outline.complete
     is_last = len(node.plan.kernels) + 1 >= walk.most
     # What reads nothing has the least floor.
     if depth is not None and outline.beyond_us < inf and not is_last:
@@ -228,7 +235,7 @@ class Plans:
     if node.reads not in opened and self._has_enough(node.group, walk):
       return
     kernels = self.run(node.group, node.reads)
-    self._ran += 1
+    self._ran += walk.most == self.most  # no patience is lost by walks for floors
     if kernels:
       opened.add(node.reads)
     rest = (node.missing - set(node.group)) | set(node.reads)
@@ -242,6 +249,7 @@ class Plans:
     if most is None or len(walk.opened.get(group, ())) < most:
       return False
     self.counts.prune("more sets of values to read than the bound")
+    walk.is_cut = True
     return True
 
   def groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:
