@@ -140,6 +140,9 @@ class Plans:
         yield node.plan
         continue
       if not walk.hasty and (least_us := self._least_us(node, floor_us, walk)) > floor_us:
+        opened = walk.opened.setdefault(node.group, set())
+        if node.reads is not None and len(opened) < (self.units.bound.units or inf):
+          opened.add(node.reads)  # its turn has come: those after it do not take its place
         walk.push(least_us, node)
         continue
       if not node.group:
