@@ -1,8 +1,8 @@
 """What searches of one process have found, for regions that differ in how their outputs lie only.
 
-Two contractions with and without the transposition behind them are two regions, and one set of values: the
-classes, the derivations and every kernel that writes none of the outputs are the same. So a search begins
-with the outlines and units of those before it. A unit is a pure function of what it is kept under.
+Values with and without a transposition behind them are two regions of a model, and one search: the classes,
+the derivations and every kernel that writes none of the outputs are the same. So a search begins with the
+outlines and units of those before it. A unit is a pure function of what it is kept under.
 """
 
 from __future__ import annotations

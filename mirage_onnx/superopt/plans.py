@@ -39,8 +39,8 @@ Offer = Callable[[float, Job], None]
 PATIENCE, HASTY = 96, 16
 #: Of more missing values than this one kernel computes all, two or one: the sets between are too many.
 GROUPED = 5
-#: A floor is made so much higher at a time.
-LOOKED = 0.03
+#: Units that are run before better floors are looked for, and how much higher one is made at a time.
+FEW, LOOKED = 32, 0.03
 ROLES = ("input", "weight", "rows", "temp", "output")
 
 
@@ -73,6 +73,8 @@ class _Walk:
 
   def __init__(self, offer: Callable[[float, _Open], None] | None, most: int, *, hasty: bool) -> None:
     self._offer, self.most, self.hasty = offer, most, hasty
+    #: Whether it has left out what the bound has no room for.
+    self.is_cut = False
     self.heap: list[tuple[int, float, int, _Open]] = []
     self._pushed = 0
     #: What the kernels of a group read, of those groups and reads that have kernels.
@@ -132,11 +134,15 @@ class Plans:
       _, floor_us, _, node = heapq.heappop(walk.heap)
       if reason := self.blame.reason(b for _, b in node.plan.kernels):
         self.counts.prune(reason)
+        walk.is_cut = True
         continue
       if not node.missing:
         yield node.plan
         continue
       if not walk.hasty and (least_us := self._least_us(node, floor_us, walk)) > floor_us:
+        opened = walk.opened.setdefault(node.group, set())
+        if node.reads is not None and len(opened) < (self.units.bound.units or inf):
+          opened.add(node.reads)  # its turn has come: those after it do not take its place
         walk.push(least_us, node)
         continue
       if not node.group:
@@ -156,6 +162,8 @@ class Plans:
       before_us, left = before_us + node.own_us, left - 1
     elif not node.plan.kernels:
       return floor_us  # that is this walk itself
+    if self._ran < FEW:
+      return floor_us
     rest_us = self._rests.least_us(rest, left, (1 + LOOKED) * floor_us - before_us)
     return max(floor_us, before_us + rest_us)
 
@@ -163,11 +171,16 @@ class Plans:
     """As of ``rest_floors.Begin``."""
     walk = _Walk(None, kernels, hasty=False)
     for plan in self._walk(walk, frozenset((c,))):
+      if walk.is_cut:
+        return  # what is left out may be cheaper, and another walk has room for it
       if plan is not None:
         yield plan.cost_us
         return
       yield walk.heap[0][1] if walk.heap else inf
-    yield inf
+      if walk.heap and walk.heap[0][3].depth and walk.heap[0][3].reads is None:
+        return  # a deeper outline takes longer than it spares
+    if not walk.is_cut:
+      yield inf
 
   def _offer_jobs(self, floor_us: float, node: _Open) -> None:
     assert self._offer is not None
@@ -197,6 +210,7 @@ class Plans:
       return
     depth = self._depth(node)
     outline = self.units.outline(node.group, depth)
+    walk.is_cut |= not outline.complete
     is_last = len(node.plan.kernels) + 1 >= walk.most
     # What reads nothing has the least floor.
     if depth is not None and outline.beyond_us < inf and not is_last:
@@ -224,7 +238,7 @@ class Plans:
     if node.reads not in opened and self._has_enough(node.group, walk):
       return
     kernels = self.run(node.group, node.reads)
-    self._ran += 1
+    self._ran += walk.most == self.most  # no patience is lost by walks for floors
     if kernels:
       opened.add(node.reads)
     rest = (node.missing - set(node.group)) | set(node.reads)
@@ -238,6 +252,7 @@ class Plans:
     if most is None or len(walk.opened.get(group, ())) < most:
       return False
     self.counts.prune("more sets of values to read than the bound")
+    walk.is_cut = True
     return True
 
   def groups(self, missing: frozenset[int]) -> Iterator[tuple[int, ...]]:

@@ -1,10 +1,10 @@
 """What it takes at least to make the values that a plan is missing: each by a walk of its own.
 
-The floor of what no kernel is chosen for (``floors.py``) is a launch and its bytes, a third of what a
-product takes. A plan with several missing values makes each of them, so it costs no less than the cheapest
-plan of the dearest one alone. That plan is looked for as plans are, only until its floor says enough; its
-units are those that the plans need, too. One value is made by a kernel that may make others beside it, at no
-less: the costs add up what a kernel does.
+The floor of what no kernel is chosen for (``floors.py``) is a launch and its bytes: a third of what a product
+of two activations takes, and less. A plan with several missing values makes each of them, so it costs no less
+than the cheapest plan of the dearest one alone. That plan is looked for as plans are, only until its floor
+says enough; its units are those that the plans need, too. One value is made by a kernel that may make others
+beside it, at no less: the costs add up what a kernel does.
 """
 
 from collections.abc import Callable, Iterable, Iterator

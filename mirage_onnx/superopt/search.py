@@ -175,9 +175,12 @@ def _searched(
 
   try:
     try:
-      for plan, is_early in plans.cheapest_first():
-        if good >= limits.verified or len(accepted) >= limits.tried:
+      walk = plans.cheapest_first()
+      # Asked before the walk goes on: to the next plan, which nobody wants, it may be far.
+      while good < limits.verified and len(accepted) < limits.tried:
+        if (found := next(walk, None)) is None:
           break
+        plan, is_early = found
         poll()
         graph = plans.ugraph(plan)
         text = print_ugraph(graph)
