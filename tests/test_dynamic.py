@@ -153,7 +153,7 @@ def test_shapes_option(net):
     "batch": (1, 8), "seq": (1, 128, 256, 384, 512), "x": (3, 9),
   }  # fmt: skip
   for word in ("batch", "=1", "batch=", "b=0", "b=2..1", "b=1..4:0", "b=-1", "b=1..999999:1"):
-    with pytest.raises(MirageError, match="is not of the form") as error:
+    with pytest.raises(MirageError, match="is not of the form|more than 4096 sizes") as error:
       parse_sizes([word])
     assert word in error.value.detail
   with pytest.raises(MirageError, match="'sequence'.*batch"):

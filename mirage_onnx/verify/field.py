@@ -34,7 +34,7 @@ _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 def _mod(x: np.ndarray, m: int) -> np.ndarray:
   """``x % m``. Of many NumPy divides by a number as a product, in a third of the time of a remainder."""
-  if x.size <= FEW:
+  if x.size <= FEW or not isinstance(x, np.ndarray):
     few: np.ndarray = x % np.uint64(m)
     return few
   result: np.ndarray = x // np.uint64(m)

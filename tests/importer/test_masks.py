@@ -55,7 +55,7 @@ WINDOW = CAUSAL & ~np.tri(KEYS, k=-20, dtype=bool)
 
 def region_of(program, number):
   nodes = frozenset(n.name for n in program.nodes if n.outputs[0].endswith(str(number)))
-  return RegionMaker(program).make(nodes, frozenset({f"y{number}"}))
+  return RegionMaker(program).make(nodes, frozenset({f"y{number}"})).region
 
 
 def test_of_truth_values_and_of_what_is_added(tmp_path):

@@ -28,13 +28,13 @@ def found(region, hooks=None):
 
 @pytest.mark.parametrize("name", ["pooled_linear", *(pytest.param(n, marks=slow) for n in LONG)])
 def test_nothing_is_passed_over(name, monkeypatch):
-  """Without these floors the same programs are found, of hardly fewer kernels (of attention's of more)."""
+  """Without these floors the same programs are found, of not many more kernels: they are asked for from 32 units on."""
   region = PROGRAMS[name]()
   quick, few = found(region)
   monkeypatch.setattr(Plans, "_least_us", lambda self, node, floor_us, walk: floor_us)
   patient, many = found(region)
   assert quick == patient
-  assert few <= (many if "attention" in name else 1.2 * many)
+  assert few <= 1.3 * many
 
 
 def test_a_walk_goes_as_far_as_it_is_asked():
@@ -75,7 +75,7 @@ def test_kin_differ_in_the_order_of_outputs_only():
 
 @pytest.mark.parametrize("name", ["pooled_linear", pytest.param("attention", marks=slow)])
 def test_kin_find_the_same_as_alone(name, monkeypatch):
-  """With the units of the first, the second derives next to nothing, and finds what it finds alone."""
+  """With the units of the first, the second derives less, and finds what it finds alone."""
   parts = []
   outlined = Units.outline_part
   monkeypatch.setattr(Units, "outline_part", lambda self, c, d: (parts.append(c), outlined(self, c, d))[1])
@@ -85,7 +85,7 @@ def test_kin_find_the_same_as_alone(name, monkeypatch):
   found(one, hooks)
   parts.clear()
   assert found(other, hooks) == alone
-  assert len(parts) < 0.5 * count
+  assert len(parts) < 0.7 * count
 
 
 def test_what_was_used_longest_ago_goes_first():
