@@ -154,14 +154,18 @@ def check(region, values):
     np.testing.assert_allclose(steps[o.tensor.name], want, **near)
 
 
+#: Values whose last digits in float64 no function of theirs brings in front of the ninth.
+MOST = 1e6
+
+
 def check_model(model):
   program, count = import_model(load_model(model)), 0
   found = find_candidates(program)
   assert all(r.code in REJECTIONS and "10485" not in r.reason for r in found.rejections)
   for sizes in ({"n": 2, "m": 5}, {"n": 7, "m": 3}):
     values = values_at(model, sizes)
-    if not all(np.isfinite(v).all() for v in values.values()):
-      continue  # fp32 overflows, float64 does not
+    if not all(np.abs(v).max() < MOST for v in values.values()):
+      continue  # fp32 overflows, float64 does not; and a sigmoid of so large ones shows their last digits
     for c in found.candidates:
       try:
         region = at_sizes(c.region, program, sizes)
