@@ -18,6 +18,9 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes: with this set, as some containers have it, each compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
+# As workers have it (mirage_onnx/worker_process.py): many tests search in their own process.
+export MALLOC_TRIM_THRESHOLD_ := 134217728
+export MALLOC_MMAP_THRESHOLD_ := 33554432
 
 .PHONY: build demo test test-all lint format golden docs wheels cross versions clean
 .DELETE_ON_ERROR:
@@ -60,6 +63,7 @@ lint: $(DEPS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/support/stand_ins.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/write_error_docs.py --check
 

@@ -141,23 +141,23 @@ def barriers(threads: ThreadGraph) -> int:
   def count(steps: tuple[do.ThreadStep, ...]) -> int:
     return sum(isinstance(s, (do.ThreadBarrier, do.Advance)) for s in steps)
 
-  graph, pipeline = threads.steps, threads.pipeline
+  graph, turned = threads.steps, any(isinstance(s, do.Advance) for s in threads.steps.body)
   # With one stage an iteration also waits until all have read the one before.
-  again = pipeline.iterations - 1 if pipeline.loads and pipeline.stages == 1 else 0
-  return count(graph.before) + pipeline.iterations * count(graph.body) + again + count(graph.after)
+  again = threads.iterations - 1 if turned and threads.stages == 1 else 0
+  return count(graph.before) + threads.iterations * count(graph.body) + again + count(graph.after)
 
 
 def moves(threads: ThreadGraph) -> int:
   """Values that go through shared memory to lie otherwise; in the loop as often as it runs."""
   graph = threads.steps
   inside = sum(isinstance(s, do.Spill) for s in graph.body)
-  return threads.pipeline.iterations * inside + sum(
-    isinstance(s, do.Spill) for s in graph.before + graph.after
-  )
+  return threads.iterations * inside + sum(isinstance(s, do.Spill) for s in graph.before + graph.after)
 
 
 def held(threads: ThreadGraph) -> int:
   """Register elements of a lane, summed over the values that have a form."""
   plan = threads.plan
   assert isinstance(plan, kernel.TiledPlan)
-  return sum(prod(plan.warps.shape(f)) for i, f in plan.forms.items() if not plan.lowering.in_place(i, f))
+  return sum(
+    prod(plan.warps.shape(f)) for i, f in plan.lowering.forms.items() if not plan.lowering.in_place(i, f)
+  )

@@ -181,6 +181,7 @@ REJECTIONS: dict[str, str] = {
   "CUSTOM_DOMAIN": "the node belongs to a domain whose operators are not known here",
   # match: why a set of nodes is no region
   "AXES_CONFLICT": "one axis would have to be two axes at once",
+  "TIED": "a comparison outside finds equal numbers, and the region would compute one side again",
   "TOO_SMALL": "nothing to fuse: one operator that contracts no weight, or a pure copy",
   "NAME_POOL_FULL": "the model already has 128 distinct custom kernels",
   # any stage

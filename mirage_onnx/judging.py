@@ -14,7 +14,6 @@ from mirage_onnx import events
 from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded
 from mirage_onnx.importer import LoadedModel
-from mirage_onnx.ir import RegionTensor
 from mirage_onnx.searching import Setting, search_all, stopped
 from mirage_onnx.superopt.expected_time import doubt
 from mirage_onnx.superopt.result import SearchResult, Stop
@@ -23,7 +22,7 @@ from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import as_expected, refuse_result
 from mirage_onnx.tune.search_order import search_order
-from mirage_onnx.verify.instance_checks import unlike
+from mirage_onnx.verify.instance_checks import Scales, unlike
 from mirage_onnx.verify.term_checks import TermChecks
 from mirage_onnx.verify.weights import ModelWeights
 
@@ -108,7 +107,7 @@ def search_outcomes(
 
   regions = [found[k].region for k in todo]
   setting.hooks.emit(events.RegionsStarted("superopt", tuple((r.key, r.nodes) for r in regions)))
-  scales: dict[RegionTensor, float | None] = {}
+  scales: Scales = {}
   more = [unlike(found[k].instances, weights, scales) for k in todo]
   place = {key: i for i, key in enumerate(todo)}
   search_all(

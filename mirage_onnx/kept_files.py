@@ -15,6 +15,7 @@ KINDS = {
   "cubins": "kernels that NVRTC compiled",
   "verdicts": "programs that are safe with given weights",
   "choices": "choices of regions, proven the best",
+  "expected": "what programs are expected to take",
   "checks": "written models that ran as their originals",
   "data": "weights' files that were written, by what is in them",
   "measurements": "what was timed and checked on a GPU",

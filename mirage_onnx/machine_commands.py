@@ -48,8 +48,7 @@ def calibrate(
 ) -> int:
   """Measure the rates of the present GPU: less than a minute.
 
-  They are compared with those of its profile, and kept by GPU, driver and onnxruntime. For example:
-  mirage-onnx calibrate --profile my-gpu.json
+  They are compared with those of its profile, and kept by GPU, driver and onnxruntime.
   """
   from mirage_onnx.calibration import calibrated, to_lines
 

@@ -41,7 +41,7 @@ def bench(
   seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
   fail_under: Annotated[
     float | None,
-    typer.Option(metavar="SPEEDUP", help="Exit code 1 where the median speedup at some size is less."),
+    typer.Option(metavar="SPEEDUP", help="Exit code 1 where the mean speedup at some size is less."),
   ] = None,
   shapes: Shapes = None,
   as_json: Json = False,

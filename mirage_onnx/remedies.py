@@ -19,6 +19,7 @@ REMEDIES: dict[str, str] = {
   "SUBGRAPH": "nothing, its regions are offered; without control flow they could reach across its borders",
   "CUSTOM_DOMAIN": "give the model as it was before the optimizer of a runtime fused operators",
   "AXES_CONFLICT": "nothing: no single kernel computes these nodes by named axes",
+  "TIED": "nothing: both sides of the comparison read one result",
   "TOO_SMALL": "nothing: ONNX Runtime's kernel of one such operator is as good as ours",
   "NAME_POOL_FULL": "nothing: the regions that save most have the names",
   "REGION_FAILED": "report it with the log file that the run names",

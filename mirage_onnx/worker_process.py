@@ -19,6 +19,9 @@ from contextlib import suppress
 from typing import IO, Any
 
 _COUNT = struct.Struct("<Q")
+#: For glibc: a worker keeps what it has freed for its next arrays, up to 128 MiB. Without, each array of some
+#: MB is new memory, which the kernel makes page by page: a third of a proof's processor time.
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 #: Of a process that yields: it has a third of what others have.
 NICE = 5
 #: Parts of a list of bytes, and bytes of one: what is more is no answer but damage.
@@ -34,7 +37,7 @@ class WorkerProcess:
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=subprocess.DEVNULL if quiet else None,
-      env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+      env={**MALLOC, **os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
       process_group=0,
     )
 

@@ -75,6 +75,8 @@ CASES = (
   ("optimize m.onnx --shapes rows", "is not of the form", OPTION),
   ("optimize m.onnx --shapes rows=0", "is not of the form", OPTION),
   ("optimize m.onnx --shapes rows=9..3", "is not of the form", OPTION),
+  ("optimize m.onnx --shapes rows=1..100000:1", "has more than 4096 sizes", OPTION),
+  ("optimize m.onnx --shapes rows=1..9:0", "is not of the form", OPTION),
   ("optimize m.onnx --shapes rows=1 --shapes rows=2", "are given twice", OPTION),
   ("optimize m.onnx --shapes cols=1", "no dynamic dimension is called 'cols'; there are: rows", OPTION),
   ("optimize m.onnx -v -q", "exclude each other", OPTION),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
+import stand_ins
 from fake_gpu import Drawn, FakeGpu
 from ray_nodes import cluster  # noqa: F401  (a fixture)
 
@@ -20,7 +21,7 @@ from mirage_onnx.tune import device, machine, measure
 from mirage_onnx.tune.machine import Machine
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "rmsnorm_linear.onnx"
-REGION = SimpleNamespace(nodes=("a",))
+REGION = stand_ins.region(nodes=("a",))
 
 
 ASKED = []

@@ -5,10 +5,12 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import longest_files
 import pytest
+import stand_ins
 import write_error_docs
 from golden_texts import GOLDEN, read_texts
 
@@ -99,6 +101,34 @@ def test_lowering_and_costs_have_no_text():
       found += [f"{name(path)}: {line}" for line in path.read_text().splitlines() if text.search(line)]
   assert found == []
   assert text.search('f"const int {name} = ptx::warp();"')
+
+
+def taken_for(call, known):
+  """The class that a bare namespace stands for: the first that has all of its names."""
+  names = {k.arg for k in call.keywords}
+  return next((c for c, own in known.items() if names and None not in names and names <= own), "")
+
+
+def namespaces(text, known):
+  """(line, class) of each bare namespace in the place of an object of a known class."""
+  calls = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
+  found = ((n.lineno, taken_for(n, known)) for n in calls if n.func.id == "SimpleNamespace")
+  return [(line, of) for line, of in found if of]
+
+
+def test_stand_ins_are_of_the_classes_that_they_stand_for():
+  """A class had got an attribute that a test's namespace lacked: only the whole suite had seen it."""
+  known = {
+    c.__name__: {n for n in dir(c) if n[0] != "_"} | {f.name for f in fields(c)} for c in stand_ins.CLASSES
+  }
+  text = "SimpleNamespace(nodes=1, outputs=2)\nSimpleNamespace(candidate=SimpleNamespace(predicted_us=1.0))"
+  assert [line for line, _ in namespaces(text, known)] == [1, 2, 2]
+  assert not namespaces("SimpleNamespace(returncode=0, nodes=1)", known)
+  tests = (p for p in repository_files() if p.suffix == ".py" and name(p).startswith("tests/"))
+  found = [
+    f"{name(p)}:{line} stands for a {of}" for p in tests for line, of in namespaces(p.read_text(), known)
+  ]
+  assert found == [], "tests/support/stand_ins.py makes them"
 
 
 def test_error_page_is_current():

@@ -1,10 +1,12 @@
 """Lists of bytes between a process and its worker: whatever comes, it is a list of bytes or the end."""
 
 import io
+import platform
 
 import pytest
 
-from mirage_onnx.worker_process import receive_parts, send_parts
+from mirage_onnx import worker_process
+from mirage_onnx.worker_process import WorkerProcess, receive_parts, send_parts
 
 
 @pytest.mark.parametrize("parts", [[], [b""], [b"a", b"", bytes(range(256)) * 300]])
@@ -34,3 +36,15 @@ def test_every_cut_is_the_end():
 def test_what_is_no_message_is_the_end(junk):
   with pytest.raises(EOFError):
     receive_parts(io.BytesIO(junk))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told so")
+def test_a_worker_keeps_what_it_has_freed(monkeypatch):
+  """Of ten times eight arrays of 1024 pages all but the first lie where others were."""
+  for name in worker_process.MALLOC:
+    monkeypatch.delenv(name, raising=False)
+  worker = WorkerProcess("arrays_worker")
+  said, (pages,) = worker.receive()
+  worker.kill()
+  worker.close()
+  assert said == "faults" and pages < 20 * 1024

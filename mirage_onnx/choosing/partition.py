@@ -31,6 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mirage_onnx.choosing.disappearing import Place, disappearing
+from mirage_onnx.choosing.far_nodes import far_nodes
 from mirage_onnx.choosing.kept_choice import answered, question, solution
 from mirage_onnx.choosing.small_choice import least_cost
 from mirage_onnx.ir.program import Program
@@ -44,8 +45,6 @@ MOST_S, LEAST_S = 20.0, 0.2
 WHOLE, WINDOW = 1000, 200
 #: How much worse than the best a rough choice may be.
 ROUGH = 0.005
-#: Candidates with a node in common that end so far from each other, as a part of the program, share it only.
-FAR = 0.4
 
 
 class Solutions(Protocol):
@@ -139,12 +138,13 @@ class _Problem:
     self.place = place
     self.first = [min(place[n] for n in c.nodes) for c in candidates]
     self.last = [max(place[n] for n in c.nodes) for c in candidates]
-    self.far = self._far() if rough else frozenset[str]()
-    if self.far:
-      self.first = [
-        min((place[n] for n in c.nodes if n not in self.far), default=first)
-        for c, first in zip(candidates, self.first, strict=True)
-      ]
+    self.far, self.rough = far_nodes(candidates, self.last, self.by_name, self.readers), rough
+    #: ``first`` without far nodes.
+    self.own_first = [
+      min((place[n] for n in c.nodes if n not in self.far.names), default=first)
+      for c, first in zip(candidates, self.first, strict=True)
+    ]
+    self.first = self.own_first if rough else self.first
     # Place -> how many candidates begin there or before and end behind it.
     begun, ended = (np.bincount(x, minlength=len(place)) for x in (self.first, self.last))
     self.spanning = np.cumsum(begun - ended)
@@ -161,21 +161,17 @@ class _Problem:
     given = self.program, self.candidates, self.times_us, self.node_us, self.alone, self.until
     return _Problem(*given, rough=True)
 
-  def _far(self) -> frozenset[str]:
-    """Nodes that candidates far from each other share, as those of a mask of all layers.
-
-    With them a window would begin at the first of them, have to do with all that was chosen before, and be
-    a problem of its own.
-    """
-    ends: dict[str, tuple[int, int]] = {}
-    for c, last in zip(self.candidates, self.last, strict=True):
-      for n in c.nodes:
-        low, high = ends.get(n, (last, last))
-        ends[n] = min(low, last), max(high, last)
-    return frozenset(n for n, (low, high) in ends.items() if high - low > FAR * len(self.place))
-
   def windowed(self, window: int) -> tuple[int, ...]:
-    """What windows of so many candidates choose."""
+    """What windows of so many candidates choose.
+
+    Without what is far away layers are the same problem again.
+    """
+    found = self._windows(window, apart=bool(self.far.names))
+    if self.rough or not self.far.names or self.is_possible(found):
+      return found
+    return self._windows(window, apart=False)
+
+  def _windows(self, window: int, *, apart: bool) -> tuple[int, ...]:
     count = len(self.candidates)
     order = sorted(range(count), key=lambda i: (self.last[i], i))
     kept: list[int] = []
@@ -184,8 +180,10 @@ class _Problem:
       end = start + window
       middle = self.border(order, start, window) if end < count else count
       end = max(end, middle)
-      fixed, since = self.near(kept, order[start:end])
-      picked = set(self.best([*fixed, *order[start:end]], len(fixed), since))
+      free = order[start:end]
+      alike = apart and (self.rough or self.far.do_not_matter(free, self.last))
+      fixed, since = self.near(kept, free, apart=alike)
+      picked = set(self.best([*fixed, *free], len(fixed), since))
       kept += [i for i in order[start:middle] if i in picked]
       start = middle
     return tuple(sorted(kept))
@@ -242,20 +240,24 @@ class _Problem:
       return min(borders, key=lambda b: (self.spanning[ends[b - 1]], -b))
     return next((b for b in range(high, len(ends)) if ends[b] != ends[b - 1]), len(ends))
 
-  def near(self, kept: Sequence[int], free: Sequence[int]) -> tuple[list[int], int]:
+  def near(self, kept: Sequence[int], free: Sequence[int], *, apart: bool) -> tuple[list[int], int]:
     """Which of ``kept`` a choice among ``free`` has to do with, and where in the program.
+
+    ``apart``: without far nodes.
 
     A circle of dependence goes back only inside a candidate, so one that has to do with what is
     free lies behind the first node that the free candidates, or kept ones that overlap these,
     have. Nodes before it can still disappear with one that reads them.
     """
-    since = min(self.first[i] for i in free)
+    first = self.own_first if apart else self.first
+    since = min(first[i] for i in free)
     for i in sorted(kept, key=lambda i: -self.last[i]):
       if self.last[i] >= since:
-        since = min(since, self.first[i])
+        since = min(since, first[i])
     nodes = self.program.nodes
     end = max(self.last[i] for i in free)
-    feeding = {self.maker.get(x) for n in nodes[since : end + 1] for x in n.inputs} - self.far
+    feeding = {self.maker.get(x) for n in nodes[since : end + 1] for x in n.inputs}
+    feeding -= self.far.names if apart else frozenset()
     near = [i for i in kept if self.last[i] >= since or not feeding.isdisjoint(self.candidates[i].nodes)]
     return near, since
 

@@ -3,11 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from mirage_onnx.codegen.epilogue import Epilogue
+from mirage_onnx.codegen.grid_text import declare_firsts
+from mirage_onnx.codegen.loads import parameters
+from mirage_onnx.codegen.loop import LoopEmitter
 from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
-from mirage_onnx.codegen.source import KernelSource
-from mirage_onnx.codegen.streaming import emit_streaming
-from mirage_onnx.codegen.tiled import emit_tiled
+from mirage_onnx.codegen.source import KernelSource, Writer
+from mirage_onnx.codegen.tiled.kernel import emit_tiled
+from mirage_onnx.codegen.whole_text import whole_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.choice import lowered
@@ -70,10 +74,30 @@ def text_of(
   """
   match threads.plan:
     case StreamedPlan():
-      return emit_streaming(threads, threads.plan, target)
+      return _streaming(threads, threads.plan, target)
     case RowPlan():
       return emit_row(threads, threads.plan, target)
   return emit_tiled(threads, threads.plan, target, kernel, beside)
+
+
+def _streaming(threads: ThreadGraph, plan: StreamedPlan, target: Target) -> KernelSource:
+  """A streaming kernel: contractions over a depth that the loop walks, everything else after it."""
+  writer = Writer()
+  epilogue = Epilogue(plan.behind, writer)
+
+  def body() -> None:
+    declare_firsts(threads.grid, writer)
+    loop = LoopEmitter(plan.loop, writer, pdl=target.has_pdl and not threads.ahead)
+    loop.begin()
+    epilogue.early.emit(ahead=threads.ahead)
+    loop.run()
+    writer.line()
+    if threads.ahead:
+      writer.wait()
+    epilogue.emit()
+
+  given = parameters(threads.graph, threads.kernel, threads.extents)
+  return whole_kernel(threads, target, writer, given, body)
 
 
 def _check_runtime(graph: UGraph, kernel: Kernel, runtime: frozenset[str]) -> None:

@@ -106,8 +106,7 @@ class BlockCounts:
 
 def counts_of(threads: ThreadGraph) -> BlockCounts:
   """The counts of a block with the sizes that the kernel was lowered for."""
-  pipeline = threads.pipeline
-  found = BlockCounts(prod(threads.grid.launch), threads.params.warps, pipeline.iterations, pipeline.stages)
+  found = BlockCounts(prod(threads.grid.launch), threads.params.warps, threads.iterations, threads.stages)
   found.smem_bytes, found.held = threads.smem_bytes, threads.live
   match threads.plan:
     case StreamedPlan():
@@ -125,7 +124,7 @@ def _copied_by_others(threads: ThreadGraph, plan: TiledPlan) -> float:
   feed, lowering, spared = threads.feed, plan.lowering, 0.0
   for fed in feed.tiles if isinstance(feed, Feed) else ():
     tile = lowering.tiles[lowering.homes[fed.index]]
-    size = tile.elements * tile.dtype.size_bytes * threads.pipeline.iterations
+    size = tile.elements * tile.dtype.size_bytes * threads.iterations
     spared += size * (1 - 1 / threads.sharing) if fed.shared else 0.0
   return spared
 
@@ -166,7 +165,7 @@ def _streaming(threads: ThreadGraph, streamed: StreamedPlan, found: BlockCounts)
   plan, loop, behind = streamed.axes, streamed.loop, streamed.behind
   ops, warps = plan.kernel.ops, plan.params.warps
   every, own = plan.threads, {a.index: a for a in loop.accumulators}
-  times = threads.pipeline.iterations
+  times = threads.iterations
 
   def fragments(index: int) -> int:
     return prod(n for _, n in plan.tiles(ops[index]))
@@ -208,7 +207,7 @@ def _streaming(threads: ThreadGraph, streamed: StreamedPlan, found: BlockCounts)
         for save in saves:
           found.store(elements, loop.graph.tensor(save.tensor).dtype.size_bytes)
         found.share(elements * (1 if behind.reduced else warps), 4)
-  found.trips = max(1, times / threads.pipeline.stages)
+  found.trips = max(1, times / threads.stages)
 
 
 @dataclass(slots=True)

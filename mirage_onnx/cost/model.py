@@ -13,7 +13,7 @@ The model ranks candidates; a measured choice replaces it wherever there is a GP
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
@@ -69,17 +69,13 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-  """Predicted time of one kernel and what it is made of (bytes from DRAM, all bytes loaded).
+  """Predicted time of one kernel, its bytes from DRAM, and what a thread and a block of it take.
 
   Numbers, or arrays of them, one for each point.
   """
 
   time_us: Any
   dram_bytes: Any
-  l2_bytes: Any
-  flops: Any
-  blocks: Any
-  in_flight_bytes: Any
   registers: Any
   smem_bytes: Any
 
@@ -207,8 +203,7 @@ def kernel_cost(f: Features, params: KernelParams, target: Target, runtime: Cont
 
   Of a ``runtime`` axis a block computes its whole tile, however few elements there are.
   """
-  found = estimate(f, params.tile, params.cluster, params.warps, params.stages, target, NUMBERS, runtime)
-  return replace(found, in_flight_bytes=int(found.in_flight_bytes))
+  return estimate(f, params.tile, params.cluster, params.warps, params.stages, target, NUMBERS, runtime)
 
 
 def estimate(
@@ -283,7 +278,7 @@ def estimate(
   body = n.most(n.most(work + ramp, serial_us), start_us)
   alu_rate = ALU_SHOWN * target.multiprocessors * target.lanes * target.cycles_per_us
   time_us = target.launch_us + body + fixed + alu / alu_rate
-  return Cost(time_us, f.dram_bytes, l2, flops, blocks, in_flight, registers, smem)
+  return Cost(time_us, f.dram_bytes, registers, smem)
 
 
 def _fragments(f: Features, local: Mapping[str, Any], n: Arithmetic) -> Any:

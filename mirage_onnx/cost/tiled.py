@@ -61,8 +61,7 @@ def tiled_costs(
   loaded, step, once = block_loads(work, sizes, iterations)
   dram = sum((sizes.tensor(t) for t in sorted(kernel.touched)), ONE * 0.0)
   in_flight = fill.active * (step * np.minimum(points.stages, iterations) + once / iterations)
-  l2 = loaded * ctas
-  memory_us = memory_time_us(dram, l2, np.maximum(in_flight, LEAST_IN_FLIGHT), fill, target)
+  memory_us = memory_time_us(dram, loaded * ctas, np.maximum(in_flight, LEAST_IN_FLIGHT), fill, target)
 
   block = block_work(work, sizes, warps, iterations)
   compute_us = _compute_us(block, fill, points, target, work.instruction(target).share)
@@ -76,11 +75,7 @@ def tiled_costs(
   if kernel.loop is not None:
     fixed = fixed + WAVE_US * (fill.waves - 1)
   ramp = np.minimum(target.ramp_us, 0.25 * body)
-  cost = Cost(
-    target.launch_us + body + ramp + fixed, dram, l2, block.flops * ctas, ctas / points.cluster,
-    in_flight, registers, smem,
-  )  # fmt: skip
-  return cost, refused
+  return Cost(target.launch_us + body + ramp + fixed, dram, registers, smem), refused
 
 
 def resources(

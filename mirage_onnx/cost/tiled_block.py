@@ -33,10 +33,9 @@ BASE_REGISTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class BlockWork:
-  """Of one block: ``mma`` counts padded floating-point operations, ``flops`` those asked for."""
+  """Of one block: ``mma`` counts padded floating-point operations."""
 
   mma: Array
-  flops: Array
   lanes: Array
   special: Array
   smem_bytes: Array
@@ -46,8 +45,7 @@ class BlockWork:
 def block_work(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterations: Array) -> BlockWork:
   """The work of one block."""
   zero = ONE * 0.0
-  mma, flops, latency = zero, zero, zero
-  lanes, special, smem = zero, zero, zero
+  mma, latency, lanes, special, smem = zero, zero, zero, zero, zero
   if work.kernel.loop is not None:
     latency = latency + STEP_US * iterations
   for p in work.products:
@@ -64,7 +62,6 @@ def block_work(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterations:
         smem = smem + 4 * sizes.of(v.extent.axes) * times
         latency = latency + 2 * BARRIER_US * times
     mma = mma + 2 * up(rows, 16) * up(columns, 8) * up(depth, 16) * batch
-    flops = flops + 2 * rows * columns * depth * batch
     latency = latency + MMA_US * times
     for arg in p.chained:
       # WarpCounts with other columns of the one contraction have other depth of the next.
@@ -85,7 +82,7 @@ def block_work(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterations:
   across = warps.depth > 1
   smem = smem + np.where(across, 2 * combined * warps.depth, 0.0)
   latency = latency + np.where(across, 2 * BARRIER_US, 0.0) + waits + moved_us
-  return BlockWork(mma, flops, lanes + moved_lanes, special, smem + moved_smem, latency)
+  return BlockWork(mma, lanes + moved_lanes, special, smem + moved_smem, latency)
 
 
 def _spilled(work: TiledWork, product: ProductWork) -> list[BlockValue]:

@@ -159,7 +159,14 @@ def compare_models(
     runs = partial(shaken.runs, feeds)
     near = partial(_nearby, left, feeds)
     one = partial(
-      counted, kind=kind, in_fp32=in_fp32, as_defined=as_defined, whole=True, shaken=runs, nearby=near
+      counted,
+      kind=kind,
+      in_fp32=in_fp32,
+      as_defined=as_defined,
+      whole=True,
+      shaken=runs,
+      nearby=near,
+      hangs=shaken.hangs,
     )
     for name, want in wanted.items():
       now = one(name, want, found[name])

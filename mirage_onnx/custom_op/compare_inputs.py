@@ -130,7 +130,9 @@ def dtype_of(value: Any) -> np.dtype[Any]:
   """
   found = _FLOATS.get(value.type) or _INTEGERS.get(value.type) or _BOOLS.get(value.type)
   if found is None:
-    raise MirageError("OPTION_INVALID", f"no way to draw input {value.name!r}: {value.type}")
+    raise MirageError(
+      "OPTION_INVALID", f"no way to draw input {value.name!r}: {value.type}; verify --inputs takes it"
+    )
   return found
 
 

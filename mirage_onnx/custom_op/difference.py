@@ -8,7 +8,8 @@ least precise float type in either model: in a deep network the errors of some 4
 roundings add up like a random walk, and sqrt(400) = 20. float32 and float64 get more, because there
 the order of a long sum shows, which the final rounding of 16-bit types hides. Integers and booleans
 must be equal, but where they hang on how the original's own floats are rounded (``shaken``; at the
-edge of what it takes a hundredth of a model's may be others). NaN must be where the reference has
+edge of what it takes a hundredth of a model's may be others). A model's floats behind such integers
+may be as far off as the original is, run with errors. NaN must be where the reference has
 it and nowhere else, infinity likewise, except that a value within ``rtol`` of the type's maximum
 stands for an overflow.
 
@@ -84,7 +85,7 @@ def typical_row(x: np.ndarray) -> float:
   """Root mean square of the norms of the rows that are finite."""
   if not _is_float(x):
     return 0.0
-  norms = _row_norms(x.astype(np.float64))
+  norms = row_norms(x.astype(np.float64))
   finite = norms[np.isfinite(norms)]
   return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
 
@@ -93,7 +94,7 @@ def _is_float(x: np.ndarray) -> bool:
   return x.dtype.name in RTOL
 
 
-def _row_norms(x: np.ndarray) -> np.ndarray:
+def row_norms(x: np.ndarray) -> np.ndarray:
   axis = max((n for n, size in enumerate(x.shape) if size > 1), default=-1)
   with np.errstate(over="ignore", invalid="ignore"):
     return np.sqrt(np.sum(np.square(x), axis=axis)) if x.ndim else np.abs(x)
@@ -131,8 +132,8 @@ def excused(
   most = float(ml_dtypes.finfo(got.dtype).max)
   if not (x.shape == a.shape == b.shape and np.all(np.abs(x) <= most) and np.isfinite(b).all()):
     return found
-  size = np.maximum(_row_norms(x), floor)
-  own, original = _row_norms(b - x), _row_norms(np.where(np.isfinite(a), a - x, 0.0))
+  size = np.maximum(row_norms(x), floor)
+  own, original = row_norms(b - x), row_norms(np.where(np.isfinite(a), a - x, 0.0))
   if np.any(own > found.rtol * size + FACTOR * original):
     return found
   off = float(np.max(np.divide(original, size, out=np.zeros_like(size), where=size > 0), initial=0.0))
@@ -151,8 +152,8 @@ def nearer(
   x, a, b = (v.astype(np.float64) for v in (exact, want, got))
   if not (x.shape == a.shape == b.shape and np.isfinite(x).all() and np.isfinite(b).all()):
     return found
-  size = np.maximum(_row_norms(x), floor)
-  off, away = _row_norms(np.where(np.isfinite(a), a - x, 0.0)), _row_norms(b - x)
+  size = np.maximum(row_norms(x), floor)
+  off, away = row_norms(np.where(np.isfinite(a), a - x, 0.0)), row_norms(b - x)
   if np.any((size == 0) & (away > 0)):
     return found
   size = np.where(size > 0, size, 1.0)
@@ -175,11 +176,11 @@ def near_constant(
   x, a, b = (v.astype(np.float64) for v in (exact, want, got))
   if not (x.shape == a.shape == b.shape and np.isfinite(x).all() and np.isfinite(b).all()):
     return found
-  moved = np.zeros_like(_row_norms(x))
+  moved = np.zeros_like(row_norms(x))
   for one in near:
     if one.shape == want.shape and np.isfinite(one).all():
-      moved = np.maximum(moved, _row_norms(one.astype(np.float64) - a))
-  if np.any(_row_norms(b - x) > found.rtol * np.maximum(_row_norms(x), floor) + FACTOR * moved):
+      moved = np.maximum(moved, row_norms(one.astype(np.float64) - a))
+  if np.any(row_norms(b - x) > found.rtol * np.maximum(row_norms(x), floor) + FACTOR * moved):
     return found
   return replace(found, passed=True, reason="as the original, on inputs that are off by some units roundoff")
 
@@ -219,10 +220,10 @@ def is_near_at_edge(
 ) -> bool:
   """Whether the error of all rows is of the size that the original has by its definition."""
   x, a, b, d = (np.where(np.isfinite(v), v, 0.0).astype(np.float64) for v in (exact, want, got, defined))
-  size = _row_norms(x)
+  size = row_norms(x)
   size = np.where(size > 0, size, 1.0)
-  own, original = (np.sqrt(np.mean(np.square(_row_norms(v - x) / size))) for v in (b, d))
-  return bool(own <= rtol + AT_EDGE * max(original, np.sqrt(np.mean(np.square(_row_norms(a - x) / size)))))
+  own, original = (np.sqrt(np.mean(np.square(row_norms(v - x) / size))) for v in (b, d))
+  return bool(own <= rtol + AT_EDGE * max(original, np.sqrt(np.mean(np.square(row_norms(a - x) / size)))))
 
 
 def least_tolerances(want: np.ndarray, got: np.ndarray) -> tuple[float | None, float | None]:
@@ -260,7 +261,7 @@ def _errors(want: np.ndarray, got: np.ndarray, rtol: float, floor: float) -> tup
   if wrong.any():
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
     return max_abs, None, f"{b[place]} instead of {a[place]} at {list(place)}"
-  error, size = _row_norms(x - y), np.maximum(_row_norms(x), floor)
+  error, size = row_norms(x - y), np.maximum(row_norms(x), floor)
   if np.any((size == 0) & (error > 0)):
     return max_abs, None, "the reference is zero"
   relative = np.divide(error, size, out=np.zeros_like(error), where=size > 0)

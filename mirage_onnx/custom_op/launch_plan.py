@@ -15,8 +15,10 @@ from mirage_onnx.codegen.source import KernelSource
 from mirage_onnx.custom_op.interface import Interface, make_plan
 from mirage_onnx.custom_op.plan import Equal, InputSpec, OutputSpec, Plan, Variant
 from mirage_onnx.custom_op.runtime_sizes import RunDims
+from mirage_onnx.errors import MirageError
 from mirage_onnx.ir import Candidate, DType, Monomial, Region, ugraph_extents
 from mirage_onnx.ir.memory_order import stored_orders
+from mirage_onnx.superopt.reach import limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,12 @@ def plan_candidate(region: Region, candidate: Candidate, sources: Sequence[Kerne
   """The plan that launches ``sources``, one per kernel, whose images are numbered in their order.
 
   Raises:
-      MirageError: INTERNAL, the kernels are of another region.
+      MirageError: INTERNAL, the kernels are of another region, or of other constants.
   """
   graph = candidate.ugraph
+  ends = limits(region) if any(t.limit for t in graph.tensors) else {}
+  if wrong := next((t.name for t in graph.tensors if t.limit not in (None, ends.get(t.name))), None):
+    raise MirageError("INTERNAL", f"kernels take {wrong} to end where it does not")
   extents = ugraph_extents(graph, candidate.params, region.extents)
   places, orders = Places.of(region), stored_orders(region, graph)
   inputs = {}

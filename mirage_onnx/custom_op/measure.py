@@ -26,7 +26,7 @@ from mirage_onnx.custom_op.difference import (
 )
 from mirage_onnx.custom_op.edge_inputs import EDGES
 from mirage_onnx.custom_op.model_nodes import Model
-from mirage_onnx.custom_op.shaken import undecided
+from mirage_onnx.custom_op.shaken import turned, undecided
 from mirage_onnx.custom_op.widen import HALF
 
 #: Of integers made of numbers at the edge, which cancel to anything and seldom twice to the same.
@@ -76,11 +76,30 @@ class Tolerances:
     whole: bool = False,
     shaken: ShakenRuns = _never,
     nearby: ShakenRuns = _never,
+    hangs: Callable[[str], bool] = lambda name: False,
   ) -> OutputDifference:
     """``shaken``: runs of the original with errors; where the user gives a tolerance they are not asked.
 
-    ``nearby``: runs of it on inputs that are off by ``NEARBY``, likewise.
+    ``nearby``: runs of it on inputs that are off by ``NEARBY``, likewise. ``hangs``: whether a float is made
+    of integers that are made of floats.
     """
+    found = self._difference(name, want, got, kind, in_fp32, as_defined, whole, shaken, nearby)
+    if found.passed or self._rtol is not None or not want.dtype.name == got.dtype.name in RTOL:
+      return found
+    return turned(found, want, got, name, shaken(), self._floors[name]) if hangs(name) else found
+
+  def _difference(
+    self,
+    name: str,
+    want: np.ndarray,
+    got: np.ndarray,
+    kind: str,
+    in_fp32: InFp32,
+    as_defined: InFp32,
+    whole: bool,
+    shaken: ShakenRuns,
+    nearby: ShakenRuns,
+  ) -> OutputDifference:
     floor = self._floors.setdefault(name, FLOOR * typical_row(want))
     limit = max(self._precision, RTOL.get(want.dtype.name, 0.0)) if self._rtol is None else self._rtol
     if want.dtype.kind in "biu":

@@ -170,7 +170,9 @@ def check_images(plans: Iterable[tuple[str, Regenerated]], images: Sequence[byte
         why = "its text compiles to another image than the one in the bundle"
       raise MirageError("SOURCE_MISMATCH", f"{where}: kernel {kernel.source.name}: {why}")
   return tuple(
-    f"kernels compiled by NVRTC {other} were not compiled again: here is {here}" for other in sorted(others)
+    f"kernels compiled by NVRTC {other} were not compiled again: here is {here} "
+    "(that release of nvidia-cuda-nvrtc does)"
+    for other in sorted(others)
   )
 
 

@@ -68,7 +68,7 @@ def check_sources(model: Model, *, strict: bool, original: Model | None = None) 
   bundle = file.bundle()
   others = sorted({str(r.get("generator")) for r in bundle.provenance} - {str(GENERATOR_VERSION)})
   if not strict and others:
-    text = f"not checked: made by generator {', '.join(others)}, this is {GENERATOR_VERSION}"
+    text = f"not checked: made by generator {', '.join(others)}, this is {GENERATOR_VERSION}; optimize again"
     return SourceCheck(text[:200], text[:200])
   plans = read_sources(nodes, bundle).values()
   for found in plans:

@@ -47,7 +47,10 @@ def find_rule(c: Context, functions: frozenset[tuple[str, str]]) -> Rule:
   if subgraphs(node):
     raise c.reject(_held(node, "they cannot be opened"), "SUBGRAPH")
   if (node.domain, node.op_type) in functions:
-    raise c.reject("is a function of the model", "CUSTOM_DOMAIN")
+    raise c.reject(
+      "is a function of the model (onnx.inliner.inline_local_functions puts its nodes in its place)",
+      "CUSTOM_DOMAIN",
+    )
   if domain not in DOMAINS:
     raise c.reject(f"belongs to domain {domain!r}", "CUSTOM_DOMAIN")
   rule = SEMANTICS.get((domain, node.op_type))

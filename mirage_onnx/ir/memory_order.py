@@ -1,8 +1,9 @@
 """In which order of its dims the model has to store what kernels read."""
 
 from mirage_onnx.errors import MirageError
+from mirage_onnx.ir.program import is_places
 from mirage_onnx.ir.region import Region, RegionTensor
-from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.ir.ugraph import KTensor, UGraph
 from mirage_onnx.ir.view import in_order
 
 
@@ -46,7 +47,7 @@ def stored_orders(region: Region, graph: UGraph) -> dict[str, tuple[int, ...]]:
   """ONNX name of what inputs are parts of -> the order of its dims that the kernels read.
 
   Raises:
-      MirageError: INTERNAL, the kernels are for other parts, or read one tensor in two orders.
+      MirageError: INTERNAL, the kernels are for other parts or constants, or read one tensor in two orders.
   """
   tensors = {t.name: t for t in graph.tensors}
   found: dict[str, tuple[int, ...]] = {}
@@ -55,9 +56,16 @@ def stored_orders(region: Region, graph: UGraph) -> dict[str, tuple[int, ...]]:
     axes = t.axes if t else x.axes
     if t and t.windows != in_order(x.windows, axes):
       raise MirageError("INTERNAL", f"kernels take {x.name} to be another part of a tensor")
+    if t and not _holds(x, t):
+      raise MirageError("INTERNAL", f"kernels take {x.name} to hold other numbers")
     if x in region.outputs:
       continue
     order = dim_permutation(x, axes)
     if found.setdefault(x.source.name, order) != order:
       raise MirageError("INTERNAL", f"kernels read {x.source.name} in two orders")
   return found
+
+
+def _holds(x: RegionTensor, t: KTensor) -> bool:
+  """Whether a constant is what kernels know of it: of such elements they read nothing."""
+  return t.band in (None, x.band) and (not t.places or (x.view is None and is_places(x.source.name)))

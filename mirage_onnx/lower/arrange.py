@@ -75,7 +75,7 @@ def _wide(lowering: Lowered, step: ThreadStep, own: OrderedStep) -> bool:
     return False
   near = {h.index for h in lowering.made} | lowering.homes.keys()
   rows = lowering.assignment.products[step.index].a.g
-  far = any(lowering.assignment.kernel.ops[i].op == "load" for i in own.uses - near)
+  far = any(lowering.ops[i].op == "load" for i in own.uses - near)
   return far and bool(rows) and lowering.warps.tiles(rows, 8) > _MOST_ROWS
 
 
@@ -109,7 +109,7 @@ def most_held(nodes: Sequence[OrderedStep], sizes: Mapping[int, int], kept: froz
 
 def node(lowering: Lowered, step: ThreadStep, behind: Unordered) -> OrderedStep:
   """What a step behind these does, for the order."""
-  ops, index = lowering.assignment.kernel.ops, step.index
+  ops, index = lowering.ops, step.index
   makes, args = {index}, ops[index].args if 0 <= index < len(ops) else ()
   match step:
     case do.ThreadRun():
@@ -126,7 +126,7 @@ def node(lowering: Lowered, step: ThreadStep, behind: Unordered) -> OrderedStep:
       args = (index,)
     case do.Store():
       # Stores stay in their order.
-      makes, args = {-1}, (lowering.assignment.kernel.saves[index].arg,)
+      makes, args = {-1}, (lowering.kernel.saves[index].arg,)
     case do.Copy():
       makes, args = set(), ()
     case do.Read() | do.Fetch() | do.Meet() | do.Gather() | do.GatherRanks():

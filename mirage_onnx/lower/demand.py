@@ -30,8 +30,8 @@ class Demand(Lowered):
     """The run that value ``index`` is made in."""
     if self.varies[index]:
       return "body"
-    loop = self.assignment.kernel.ops[index].phase is Phase.LOOP
-    return "before" if loop and self.assignment.kernel.loop is not None else "after"
+    loop = self.ops[index].phase is Phase.LOOP
+    return "before" if loop and self.kernel.loop is not None else "after"
 
   def steps(self, run: str) -> list[ThreadStep]:
     """The run of that name."""
@@ -39,13 +39,13 @@ class Demand(Lowered):
 
   def need(self, index: int, form: Form, run: str) -> tuple[str, ...]:
     """Value ``index`` in this form for a step of this run; the tiles that the step reads."""
-    op = self.assignment.kernel.ops[index]
+    op = self.ops[index]
     if constant(op, self.extents) is not None:
       return ()
     if self.in_place(index, form):
       if op.op == "load":
         return (self.homes[index],) if index in self.homes else ()
-      touched = [t for a in op.args for t in self.need(a, form.of(self.assignment.own(a).values()), run)]
+      touched = [t for a in op.args for t in self.need(a, form.of(self.own(a).values()), run)]
       return tuple(dict.fromkeys(touched))
     held = Held(index, form)
     if self.made.get(held) in (run, "before"):
@@ -77,7 +77,7 @@ class Demand(Lowered):
     return self._operand(index, form, run)
 
   def _operand(self, index: int, form: Form, run: str) -> tuple[str, ...]:
-    op = self.assignment.kernel.ops[index]
+    op = self.ops[index]
     if op.op == "load" or self.forms[index] == form:
       return self.need(index, form, run)
     return (self.spill(index, run),)
@@ -87,7 +87,7 @@ class Demand(Lowered):
     if index in self.homes:
       return self.homes[index]
     if index not in self.spilled:
-      op = self.assignment.kernel.ops[index]
+      op = self.ops[index]
       form = self.forms[index] if index in self.forms else self.form_of_load(index)
       touched = self.need(index, form, run)
       name = self.spilled[index] = f"s{index}"

@@ -32,14 +32,13 @@ _MOST_ROWS, _GROUP, _MOST_TEAMS = 256, 8, 3
 
 @dataclass(frozen=True, slots=True)
 class FedTile:
-  """An operand: load ``index``, its ``map``, rows of its tile, whether the blocks of a cluster share it.
+  """An operand: load ``index``, its ``map``, whether the blocks of a cluster share it.
 
   ``rows``: grid axis -> how many rows of the map lead from one of it to the next.
   """
 
   index: int
   map: TensorMap
-  height: int
   shared: bool
   rows: tuple[tuple[Piece, int], ...]
 
@@ -98,7 +97,7 @@ def feed_of(
   axis, shared = "", -1
   if params.sharing > 1:
     # What is shared is the operand with most rows, B of equal ones; blocks differ in those of the other.
-    seconds = {lowering.assignment.kernel.ops[p].args[1] for p in lowering.assignment.products}
+    seconds = {lowering.ops[p].args[1] for p in lowering.assignment.products}
     shared = max(heights, key=lambda i: (heights[i], i in seconds))
     own = {p.axis for p in pieces.of_value[shared].values() if p.length > 1}
     others = [a for a in grid.axes if a.split and a.axis not in own]
@@ -133,7 +132,7 @@ def _tile(
   graph: UGraph, lowering: Lowered, pieces: Pieces, index: int, sharing: int,
   refuse: Callable[[str], RejectionError],
 ) -> FedTile:  # fmt: skip
-  op = lowering.assignment.kernel.ops[index]
+  op = lowering.ops[index]
   tile = lowering.tiles[lowering.homes[index]]
   tensor = graph.tensor(op.tensor)
   own: Mapping[str, Piece] = pieces.of_value[index]
@@ -164,4 +163,4 @@ def _tile(
   apart = tuple((p, s // pitch) for p, s, _ in others if isinstance(s, int))
   rows = 1 + sum((n - 1) * (s // pitch) for _, s, n in others if isinstance(s, int))
   at = TensorMap(op.tensor, rows, pieces.extents[last], pitch, height, first)
-  return FedTile(index, at, tile.rows, sharing > 1, apart)
+  return FedTile(index, at, sharing > 1, apart)

@@ -36,7 +36,7 @@ class Issued:
 def _fitting(lowering: Lowered, steps: Sequence[ThreadStep], room: int) -> tuple[tuple[Held, ...], int]:
   """The first fetches that ``room`` has registers for, and what is left of it."""
   found = []
-  ops, tensors = lowering.assignment.kernel.ops, lowering.tensors
+  ops, tensors = lowering.ops, lowering.tensors
   for held in (s.to for s in steps if isinstance(s, Fetch) and not tensors[ops[s.index].tensor].places):
     size = lowering.warps.registers(held.form) // (1 + in_pairs(lowering, held))
     if size <= room:
@@ -63,7 +63,7 @@ def pair_together(lowering: Lowered, view: TensorView, own: Mapping[str, Piece],
 
 def in_pairs(lowering: Lowered, held: Held) -> bool:
   """Whether a load to these registers takes two neighbours at a time."""
-  op, own = lowering.assignment.kernel.ops[held.index], lowering.assignment.own(held.index)
+  op, own = lowering.ops[held.index], lowering.own(held.index)
   if held.form.lanes.pack != 2 or not op.dtype.is_half:
     return False
   view = TensorView.of(lowering.tensors[op.tensor], lowering.extents)
@@ -72,7 +72,7 @@ def in_pairs(lowering: Lowered, held: Held) -> bool:
 
 def even_axis(lowering: Lowered, held: Held) -> str:
   """The axis, counted by a launch, whose neighbours are loaded together if they are an even number."""
-  op, p = lowering.assignment.kernel.ops[held.index], _paired(lowering.assignment.own(held.index), held.form)
+  op, p = lowering.ops[held.index], _paired(lowering.own(held.index), held.form)
   if p is None or not is_runtime(lowering.extents, p.axis):
     return ""
   view = TensorView.of(lowering.tensors[op.tensor], lowering.extents, {p.axis: 2})

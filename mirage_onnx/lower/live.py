@@ -14,7 +14,7 @@ from mirage_onnx.lower.lowered import Lowered
 
 def most_live(lowering: Lowered) -> int:
   """Registers of a lane at the worst place of a kernel that has been lowered."""
-  kernel, needed = lowering.assignment.kernel, lowering.assignment.needed
+  kernel, needed = lowering.kernel, lowering.assignment.needed
   ops, end = kernel.ops, len(kernel.ops)
   last, users = [-1] * end, [set[str]() for _ in ops]
   for save in kernel.saves:

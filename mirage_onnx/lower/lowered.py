@@ -7,7 +7,7 @@ from mirage_onnx.instructions import MMA, Instruction
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.functions import is_elementwise
-from mirage_onnx.ir.ugraph import KTensor, Phase
+from mirage_onnx.ir.ugraph import BlockOp, Kernel, KTensor, Phase
 from mirage_onnx.lower.assign import Assignment
 from mirage_onnx.lower.constant import constant
 from mirage_onnx.lower.dataflow import varying
@@ -52,6 +52,8 @@ class Lowered:
   tiles: dict[str, SharedTile] = field(default_factory=dict)
   homes: dict[int, str] = field(default_factory=dict)
   spilled: dict[int, str] = field(default_factory=dict)
+  kernel: Kernel = field(init=False)
+  ops: tuple[BlockOp, ...] = field(init=False)
   varies: list[bool] = field(init=False)
   fused: dict[int, int] = field(default_factory=dict)
   ring: list[int] = field(default_factory=list)
@@ -67,7 +69,12 @@ class Lowered:
   known: dict[tuple[int, Form], bool] = field(default_factory=dict)
 
   def __post_init__(self) -> None:
-    self.varies = varying(self.assignment.kernel)
+    self.kernel, self.ops = self.assignment.kernel, self.assignment.kernel.ops
+    self.varies = varying(self.kernel)
+
+  def own(self, index: int) -> Mapping[str, Piece]:
+    """The pieces of a value by axis."""
+    return self.assignment.pieces.of_value[index]
 
   def save_form(self, index: int) -> Form:
     """The form that a saved value is written from."""
@@ -77,13 +84,13 @@ class Lowered:
 
   def form_of_load(self, index: int) -> Form:
     """A form for a loaded value (or constant) that nothing says how to read."""
-    own = self.assignment.own(index).values()
+    own = self.own(index).values()
     found = [f.of(own) for f in self.assignment.frames]
     return min(found, key=self.warps.registers)
 
   def on_tensor_cores(self, index: int) -> bool:
     """Whether both arguments of a contraction have one 16-bit type."""
-    ops = self.assignment.kernel.ops
+    ops = self.ops
     first, second = (ops[a].dtype for a in ops[index].args)
     return first.is_half and first is second
 
@@ -100,7 +107,7 @@ class Lowered:
     return self.known[key]
 
   def _in_place(self, index: int, form: Form) -> bool:
-    op = self.assignment.kernel.ops[index]
+    op = self.ops[index]
     if op.op == "load":
       return index in self.homes or index in self.computed or self.warps.registers(form) > self.most_fetched
     if not is_elementwise(op.op) or self.forms.get(index) != form:
@@ -109,9 +116,9 @@ class Lowered:
       return False
     some = False
     for a in op.args:
-      if constant(self.assignment.kernel.ops[a], self.extents) is not None:
+      if constant(self.ops[a], self.extents) is not None:
         continue
-      own = form.of(self.assignment.own(a).values())
+      own = form.of(self.own(a).values())
       if self.in_place(a, own):
         some = True
       elif own.t:
@@ -120,7 +127,7 @@ class Lowered:
 
   def tile_of(self, index: int, form: Form) -> str | None:
     """The shared tile that an operand in this form is read from; None if it is from none."""
-    if index in self.homes or self.assignment.kernel.ops[index].op == "load":
+    if index in self.homes or self.ops[index].op == "load":
       return self.homes.get(index)
     return None if self.forms[index] == form else self.spilled[index]
 
@@ -137,22 +144,22 @@ class Lowered:
   @property
   def saves_halves(self) -> bool:
     """Whether all results have 16 bits."""
-    return all(self.tensors[s.tensor].dtype.is_half for s in self.assignment.kernel.saves)
+    return all(self.tensors[s.tensor].dtype.is_half for s in self.kernel.saves)
 
   def is_packed_only(self, index: int) -> bool:
     """Whether whoever takes a value in a kernel with wgmma rounds it to its 16-bit type once more."""
-    ops = self.assignment.kernel.ops
+    ops = self.ops
     if not self.warpgroup or not ops[index].dtype.is_half:
       return False
     users = [u for u in self.assignment.needed if index in ops[u].args]
-    saves = [s for s in self.assignment.kernel.saves if s.arg == index]
+    saves = [s for s in self.kernel.saves if s.arg == index]
     packed = all(u in self.assignment.products and self.on_tensor_cores(u) for u in users)
     return packed and all(self.tensors[s.tensor].dtype is ops[index].dtype for s in saves)
 
   @property
   def moderate(self) -> bool:
     """Whether a kernel with wgmma computes with nothing in its loop that comes near the end of f32."""
-    loop = [op for op in self.assignment.kernel.ops if op.phase is Phase.LOOP]
+    loop = [op for op in self.ops if op.phase is Phase.LOOP]
     loads = all(op.dtype in (DType.F16, DType.BOOL) for op in loop if op.op == "load")
     numbers = (op.value for op in loop if op.op == "const")
     return (

@@ -43,15 +43,14 @@ class Lowering(Demand):
     Its operand A is fragments of what the first one leaves, its operand B a tile of the ring, and its
     results nothing takes but an accumulator that is scaled. A loop has steps, and the ring a tile to spare.
     """
-    kernel, ops = self.assignment.kernel, self.assignment.kernel.ops
     if len(inside) != 2 or not set(inside) <= self.warpgroup or inside[0] in self.fused:
       return None
     late = inside[1]
-    product, (first, second) = self.assignment.products[late], ops[late].args
-    scaled = late in self.fused and ops[self.fused[late]].op in _RESCALED
-    fragments = ops[first].op != "load" and self.forms[first] == product.a and self.varies[first]
+    product, (first, second) = self.assignment.products[late], self.ops[late].args
+    scaled = late in self.fused and self.ops[self.fused[late]].op in _RESCALED
+    fragments = self.ops[first].op != "load" and self.forms[first] == product.a and self.varies[first]
     whole = self.warps.count((product.depth,)) == 1 and second in self.ring
-    counted = is_runtime(self.extents, kernel.loop or "") or self.ranks > 1
+    counted = is_runtime(self.extents, self.kernel.loop or "") or self.ranks > 1
     return late if scaled and fragments and whole and not counted and self.stages > 2 else None
 
   def lower(self) -> ThreadSteps:
@@ -64,7 +63,7 @@ class Lowering(Demand):
     self._fuse()
     for index in sorted(self.assignment.needed):
       self._value(index)
-    for number, save in enumerate(self.assignment.kernel.saves):
+    for number, save in enumerate(self.kernel.saves):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
     inside = [s.index for s in self.body if isinstance(s, do.Contract)]
@@ -77,12 +76,11 @@ class Lowering(Demand):
 
     That is, if nothing in it takes their results, or writes what they read.
     """
-    ops = self.assignment.kernel.ops
     plain = all(
       i in self.warpgroup
       and i in self.fused
-      and not ops[self.fused[i]].args[1:]
-      and all(a in self.homes and a not in self.widened for a in ops[i].args)
+      and not self.ops[self.fused[i]].args[1:]
+      and all(a in self.homes and a not in self.widened for a in self.ops[i].args)
       for i in inside
     )
     ring = bool(self.ring) and (self.stages > 2 or self.assignment.pieces.most_steps <= self.stages)
@@ -90,16 +88,15 @@ class Lowering(Demand):
 
   def _fuse(self) -> None:
     """Contractions that nothing but one accumulator takes add to its registers."""
-    ops = self.assignment.kernel.ops
     for i in self.assignment.products:
-      users = [u for u in self.assignment.needed if i in ops[u].args]
-      alone = len(users) == 1 and ops[users[0]].op in _ADDS
-      saved = any(s.arg == i for s in self.assignment.kernel.saves)
-      if alone and not saved and self.on_tensor_cores(i) and ops[users[0]].args[0] == i:
+      users = [u for u in self.assignment.needed if i in self.ops[u].args]
+      alone = len(users) == 1 and self.ops[users[0]].op in _ADDS
+      saved = any(s.arg == i for s in self.kernel.saves)
+      if alone and not saved and self.on_tensor_cores(i) and self.ops[users[0]].args[0] == i:
         self.fused[i] = users[0]
 
   def _value(self, index: int) -> None:
-    op = self.assignment.kernel.ops[index]
+    op = self.ops[index]
     if constant(op, self.extents) is not None:
       return
     if is_elementwise(op.op):
@@ -119,7 +116,7 @@ class Lowering(Demand):
   def _load(self, index: int) -> None:
     if index in self.computed:
       return
-    op = self.assignment.kernel.ops[index]
+    op = self.ops[index]
     scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
     operand, mask = is_operand(self.assignment, self.warpgroup, index), self._is_mask(index)
     if not (operand or mask) and (op.layout is not Layout.SHARED or scattered) and not self._too_wide(index):
@@ -128,7 +125,7 @@ class Lowering(Demand):
     if stored not in STORED and not (mask or index in self.widened):
       reason = f"{op.tensor}: shared memory holds no elements of type {op.dtype}"
       raise RejectionError("EMIT_UNSUPPORTED", reason)
-    own = self.assignment.own(index)
+    own = self.own(index)
     axes = self.tensors[op.tensor].axes
     order = tuple(own[a] for a in axes)
     moves = any(p.levels.endswith(STEP) for p in order)
@@ -149,7 +146,7 @@ class Lowering(Demand):
 
     Fragments of it as registers would be single bytes of eight rows in every load.
     """
-    op, own = self.assignment.kernel.ops[index], self.assignment.own(index)
+    op, own = self.ops[index], self.own(index)
     order = tuple(own[a] for a in self.tensors[op.tensor].axes)
     two = sum(p.length > 1 for p in order) > 1
     if op.dtype is not DType.BOOL or not self.warpgroup or not two or not order[-1].levels.endswith(STEP):
@@ -158,23 +155,23 @@ class Lowering(Demand):
 
   def _too_wide(self, index: int) -> bool:
     """Whether a tile that was meant for registers is too wide for them, and fits elsewhere."""
-    op, own = self.assignment.kernel.ops[index], self.assignment.own(index).values()
+    op, own = self.ops[index], self.own(index).values()
     if op.dtype not in STORED or self.most_fetched > MOST_FETCHED:
       return False
     wide = min(self.warps.registers(f.of(own)) for f in self.assignment.frames)
     return wide > MOST_FETCHED and op.dtype.size_bytes * prod(p.length for p in own) <= MOST_COPIED
 
   def _elementwise(self, index: int) -> None:
-    op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)
+    op, form, run = self.ops[index], self.forms[index], self.run_of(index)
     if self.in_place(index, form):
       return
-    found = [self.need(a, form.of(self.assignment.own(a).values()), run) for a in op.args]
+    found = [self.need(a, form.of(self.own(a).values()), run) for a in op.args]
     touched = tuple(dict.fromkeys(t for tiles in found for t in tiles))
     self.steps(run).append(do.ThreadRun(index, (index,), form, touched=touched))
     self.made[Held(index, form)] = run
 
   def _contract(self, index: int, into: int, run: str) -> None:
-    op, product = self.assignment.kernel.ops[index], self.assignment.products[index]
+    op, product = self.ops[index], self.assignment.products[index]
     if self.on_tensor_cores(index):
       # Of wgmma operand B stays where a descriptor can name it.
       taken = self.need if index in self.warpgroup else self.operand
@@ -192,15 +189,15 @@ class Lowering(Demand):
 
   def _is_named(self, index: int) -> bool:
     """Whether operand A of a contraction is a tile that a descriptor names, though the loop keeps it."""
-    operand, form = self.assignment.kernel.ops[index].args[0], self.assignment.products[index].a
+    operand, form = self.ops[index].args[0], self.assignment.products[index].a
     home = self.homes.get(operand)
     plain = index in self.warpgroup and home is not None and self.tiles[home].swizzled
     return plain and operand not in self.widened and self.warps.registers(form) // 2 >= FEW_NAMED
 
   def _reduce(self, index: int) -> None:
-    op, form, run = self.assignment.kernel.ops[index], self.forms[index], self.run_of(index)
+    op, form, run = self.ops[index], self.forms[index], self.run_of(index)
     (arg,) = op.args
-    own = self.assignment.own(arg)
+    own = self.own(arg)
     gone = {own[a] for a in op.reduced}
     source = self._source(arg, gone, form)
     if source is None:
@@ -215,7 +212,7 @@ class Lowering(Demand):
 
   def _source(self, arg: int, gone: set[Piece], form: Form) -> Form | None:
     """A form of the argument whose reduction over ``gone`` lies as ``form``."""
-    own = self.assignment.own(arg).values()
+    own = self.own(arg).values()
     have = [self.forms[arg]] if arg in self.forms else []
     if not have:
       have = sorted(
@@ -229,10 +226,9 @@ class Lowering(Demand):
     parts = self.parts.get(index)
     if not parts:
       return
-    ops = self.assignment.kernel.ops
-    users = [ops[u] for u in self.assignment.needed if index in ops[u].args]
-    rule = merge_of(ops[index].op)
-    saved = any(s.arg == index for s in self.assignment.kernel.saves)
+    users = [self.ops[u] for u in self.assignment.needed if index in self.ops[u].args]
+    rule = merge_of(self.ops[index].op)
+    saved = any(s.arg == index for s in self.kernel.saves)
     waits = all(
       u.op in ACCUMULATORS and u.args[0] == index and merge_of(u.op) == rule
       and index not in u.args[1:]
@@ -252,12 +248,12 @@ class Lowering(Demand):
       self.steps(run).append(do.Gather(index, name, side))
 
   def _accumulate(self, index: int) -> None:
-    op, form = self.assignment.kernel.ops[index], self.forms[index]
+    op, form = self.ops[index], self.forms[index]
     (arg, *factor) = op.args
     self.states.append(index)
     touched: tuple[str, ...] = ()
     for f in factor:
-      touched += self.need(f, form.of(self.assignment.own(f).values()), "body")
+      touched += self.need(f, form.of(self.own(f).values()), "body")
     if self.fused.get(arg) == index:
       if factor:
         self.body.append(do.Update(index, touched=touched))
@@ -271,18 +267,18 @@ class Lowering(Demand):
     self._complete(index, "after")
 
   def _running(self, index: int) -> None:
-    op, form = self.assignment.kernel.ops[index], self.forms[index]
+    op, form = self.ops[index], self.forms[index]
     self.states.append(index)
     touched = self.need(op.args[0], form, "body")
     self.body.append(do.Update(index, touched=touched))
     self.made[Held(index, form)] = "body"
     for i in self.assignment.needed:
-      other = self.assignment.kernel.ops[i]
+      other = self.ops[i]
       if kind_of(other.op) is Kind.PREVIOUS and other.args[0] == index:
         self.made[Held(i, form)] = "body"
 
   def _over_ranks(self, index: int) -> None:
-    op, form = self.assignment.kernel.ops[index], self.forms[index]
+    op, form = self.ops[index], self.forms[index]
     touched = self.need(op.args[0], form, "after")
     if self.ranks == 1:
       self.after.append(do.ThreadRun(index, (index,), form, touched=touched))

@@ -39,11 +39,6 @@ class Order:
   phases: tuple[tuple[int, ...], ...]
   clusters: tuple[bool, ...]
 
-  @property
-  def cost(self) -> tuple[int, int]:
-    """Barriers of the cluster, barriers of the block."""
-    return sum(self.clusters), len(self.clusters) - sum(self.clusters)
-
 
 #: First step, second step, what has to stand between, whether the second is an iteration later.
 _Edge = tuple[int, int, int, bool]

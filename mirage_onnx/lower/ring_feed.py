@@ -68,7 +68,7 @@ def ring_barrier_bytes(stages: int) -> int:
 
 
 def _lanes_read(lowering: Lowered) -> bool:
-  ops = lowering.assignment.kernel.ops
+  ops = lowering.ops
   return any(
     a in lowering.ring and not (index in lowering.warpgroup and a == op.args[1])
     for index, op in enumerate(ops)
@@ -112,6 +112,6 @@ def _broken(
 
 def _whole(lowering: Lowered, tensors: Mapping[str, KTensor], loads: Iterable[int]) -> bool:
   """Whether these loads are copied by 16 bytes, whatever a run says of sizes."""
-  ops = lowering.assignment.kernel.ops
+  ops = lowering.ops
   views = {i: TensorView.of(tensors[ops[i].tensor], lowering.extents) for i in loads}
   return all(in_chunks(v, lowering.tiles[lowering.homes[i]]) for i, v in views.items())

@@ -29,7 +29,7 @@ from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.lower.steps import Fetch, Fold, Held, Store, ThreadRun, ThreadStep, ThreadSteps
 from mirage_onnx.lower.tensor_view import TensorView
-from mirage_onnx.lower.thread_graph import NO_PIPELINE, ThreadGraph
+from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.target import Target
 
 _MOST_PER_THREAD = 64
@@ -124,7 +124,7 @@ def row_graph(
   meetings = 0 if plan.packed else sum(isinstance(s, Fold) for s in (*before, *rest))
   smem_bytes = 4 * params.warps * meetings if params.warps > 1 else 0
   return ThreadGraph(
-    graph, kernel, params, extents, grid, plan, ThreadSteps(before, (), rest), NO_PIPELINE, smem_bytes,
+    graph, kernel, params, extents, grid, plan, ThreadSteps(before, (), rest), smem_bytes,
     ahead=reads_ahead(graph, kernel, extents),
   )  # fmt: skip
 

@@ -26,7 +26,7 @@ def standing_blocks(
   Only where products are under way, and the ring alone is in shared memory: its bytes are free when
   the loop has ended.
   """
-  kernel, pieces = lowering.assignment.kernel, lowering.assignment.pieces
+  kernel, pieces = lowering.kernel, lowering.assignment.pieces
   ring = {lowering.homes[i] for i in lowering.ring}
   alone = bool(lowering.under_way) and set(lowering.tiles) == ring and not memory.graph.before
   every = lowering.stages >= pieces.most_steps

@@ -1,12 +1,10 @@
 """The steps of a thread graph: what the threads of a block do, one step after the other.
 
 Steps are in three runs: before the loop, in it, after it. A step names the registers and the
-shared tiles that it reads and writes; ``barriers.py`` puts barriers between them. The text of a
-step, one line, is what golden tests show.
+shared tiles that it reads and writes; ``barriers.py`` puts barriers between them.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from mirage_onnx.lower.forms import Form, Side
 
@@ -19,10 +17,6 @@ class Held:
   form: Form
   packed: bool = False
 
-  @property
-  def text(self) -> str:
-    return f"%{self.index}{' packed' if self.packed else ''} {self.form.text}"
-
 
 @dataclass(frozen=True, slots=True)
 class ThreadStep:
@@ -30,8 +24,6 @@ class ThreadStep:
 
   index: int
   touched: tuple[str, ...] = field(default=(), kw_only=True)
-  #: What its text is, if that says more than its name and value.
-  words: ClassVar[str] = ""
 
   @property
   def reads(self) -> tuple[str, ...]:
@@ -40,10 +32,6 @@ class ThreadStep:
   @property
   def writes(self) -> tuple[str, ...]:
     return ()
-
-  @property
-  def text(self) -> str:
-    return self.words.format(self) if self.words else f"{type(self).__name__.lower()} %{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,6 @@ class Fetch(ThreadStep):
   """A tile of a tensor to registers."""
 
   to: Held
-  words = "fetch {0.to.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +73,6 @@ class Read(Reading):
   """Shared memory to registers."""
 
   to: Held
-  words = "read {0.to.text} from {0.tile}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +80,6 @@ class Spill(Writing):
   """Registers to shared memory."""
 
   held: Held
-  words = "spill {0.held.text} to {0.tile}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +93,6 @@ class ThreadRun(ThreadStep):
 
   ops: tuple[int, ...]
   form: Form
-
-  @property
-  def text(self) -> str:
-    return f"run {' '.join(f'%{i}' for i in self.ops)} {self.form.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +131,6 @@ class Refill(ThreadStep):
   """Registers of the ring that are used up take what comes a round later."""
 
   loads: tuple[int, ...]
-
-  @property
-  def text(self) -> str:
-    return f"refill {' '.join(f'%{i}' for i in self.loads)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +203,6 @@ class ThreadBarrier(ThreadStep):
 
   cluster: bool = False
   copies: bool = False
-  words = "barrier %{0.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +217,3 @@ class ThreadSteps:
   before: tuple[ThreadStep, ...]
   body: tuple[ThreadStep, ...]
   after: tuple[ThreadStep, ...]
-
-  @property
-  def text(self) -> str:
-    """The canonical text."""
-    runs = (("before", self.before), ("loop", self.body), ("after", self.after))
-    lines = []
-    for name, steps in runs:
-      if steps:
-        lines += [f"{name}:", *(f"  {s.text}" for s in steps)]
-    return "\n".join(lines) + "\n"

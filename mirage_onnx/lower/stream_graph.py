@@ -18,7 +18,7 @@ from mirage_onnx.lower.stream_behind import StreamBehind, post_sources
 from mirage_onnx.lower.stream_check import check_stream
 from mirage_onnx.lower.stream_loop import StreamLoop
 from mirage_onnx.lower.stream_plan import StreamPlan
-from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph
+from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.target import Target
 
 
@@ -53,9 +53,9 @@ def stream_graph(
     reason = f"{smem_bytes} bytes of shared memory, {target.name} has {target.smem_bytes}"
     raise RejectionError("SMEM", reason)
   steps = ThreadSteps(loop.before, loop.body, behind.steps)
-  pipeline = Pipeline(loop.loads, axes.stages, axes.rounds * axes.stages)
   ahead = target.has_pdl and reads_ahead(graph, kernel, extents)
   plan = StreamedPlan(axes, loop, behind)
   return ThreadGraph(
-    graph, kernel, params, extents, axes.grid, plan, steps, pipeline, smem_bytes, loop.held, ahead
-  )
+    graph, kernel, params, extents, axes.grid, plan, steps, smem_bytes, axes.rounds * axes.stages,
+    axes.stages, loop.held, ahead,
+  )  # fmt: skip

@@ -24,26 +24,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
-  """How operands of a loop come: ``loads`` through so many ``stages``.
-
-  ``iterations``: of the loop, at most; a kernel without a loop has one, and no loads.
-  """
-
-  loads: tuple[int, ...]
-  stages: int
-  iterations: int
-
-
-#: Of a kernel without a loop.
-NO_PIPELINE = Pipeline((), 1, 1)
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadGraph:
   """A kernel with numbers, as its threads do it.
 
-  ``plan``: where values lie. ``steps``: in order, with barriers; of the loop those of one iteration.
+  ``plan``: where values lie. ``steps``: in order, with barriers; of the loop those of one iteration, of which
+  there are at most ``iterations``, and whose operands come through so many ``stages``.
   ``live``: elements that a lane holds at once (0: not counted). ``ahead``: the kernel waits for those in
   front of it as late as it can (``read_ahead.py``). ``standing``: blocks that do the tiles of several
   (``standing.py``), or 0; ``kernels``: how many, alike but for their tensors, share its launch. ``feed``: its
@@ -57,8 +42,9 @@ class ThreadGraph:
   grid: Grid
   plan: TiledPlan | StreamedPlan | RowPlan
   steps: ThreadSteps
-  pipeline: Pipeline
   smem_bytes: int
+  iterations: int = 1
+  stages: int = 1
   live: int = 0
   ahead: bool = False
   standing: int = 0

@@ -27,7 +27,7 @@ from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
 from mirage_onnx.lower.smem_plan import MemoryPlan, plan_memory
 from mirage_onnx.lower.standing import standing_blocks
 from mirage_onnx.lower.steps import Copy
-from mirage_onnx.lower.thread_graph import Pipeline, ThreadGraph
+from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.unseen import Unseen, computed_masks, unseen
 from mirage_onnx.lower.warpgroup import TILE_ALIGNMENT, fitting_products, oriented
 from mirage_onnx.lower.widened import Widened, check_widened, widened_first, with_widened
@@ -93,14 +93,13 @@ def tiled_graph(
     feed = ring_feed(graph, params, plan.lowering, plan.memory, target)
   else:
     blocks = standing_blocks(graph, extents, target, plan.lowering, plan.memory, live, tiles)
-  pipeline = Pipeline(tuple(plan.lowering.ring), plan.lowering.stages, plan.pieces.most_steps)
   if not blocks and kernels == 1 and (seen := _unseen(graph, plan)):
     if None in (seen.band.least, seen.band.most):  # blocks with most to do are the first of all
       grid = grid.with_slowest(seen.band.rows)
     plan = replace(plan, unseen=seen, pieces=replace(plan.pieces, grid=grid))
   return ThreadGraph(
-    graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, pipeline, size,
-    live, standing=blocks, kernels=kernels, feed=feed,
+    graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, size,
+    plan.pieces.most_steps, plan.lowering.stages, live, standing=blocks, kernels=kernels, feed=feed,
   )  # fmt: skip
 
 

@@ -42,13 +42,11 @@ Chosen = tuple[tuple[Lanes, ...], tuple[Use, ...]]
 class Conversion(NamedTuple):
   """A use that wants ``value`` in another layout, or in another rank of the cluster.
 
-  ``kind``: ``free`` (a result is an operand as it lies), ``movmatrix`` (transposed inside the
-  warp), ``shared`` (through shared memory), ``dsmem`` (through that of the whole cluster).
+  ``kind``: ``movmatrix`` (transposed inside the warp), ``shared`` (through shared memory), ``dsmem`` (through
+  that of the whole cluster).
   """
 
   value: int
-  source: Layout
-  target: Layout
   kind: str
 
 
@@ -91,26 +89,9 @@ def lanes_of(kernel: Kernel, known: Chosen | None = None) -> Chosen:
 def conversions(kernel: Kernel, lanes: tuple[Lanes, ...], uses: tuple[Use, ...]) -> tuple[Conversion, ...]:
   """The conversions of a kernel with tiled layouts whose values have these lanes and uses."""
   ops = kernel.ops
-  found: list[Conversion] = []
-  computed = after_matmul(kernel)
-  for use in uses:
-    arg, user = ops[use.value], ops[use.user]
-    if is_free_to_read(arg):
-      continue
-    kind = lanes[use.value].move(use.wanted)
-    if user.op == "matmul":
-      operand = Layout.A_FRAG if user.args[0] == use.value else Layout.B_FRAG
-      if kind != "free" or computed[use.value]:
-        source = Layout.C_FRAG if kind == "free" else arg.layout
-        found.append(Conversion(use.value, source, operand, kind))
-    elif kind != "free":
-      side = bool(use.wanted.g), bool(use.wanted.t)
-      target = user.layout if all(side) else _NAMES.get((*side, True)) or Layout.UNIFORM
-      found.append(Conversion(use.value, arg.layout, target, kind))
-  for op in ops:
-    if op.op in CLUSTER:
-      found.append(Conversion(op.args[0], ops[op.args[0]].layout, op.layout, "dsmem"))
-  return tuple(found)
+  moved = ((u.value, lanes[u.value].move(u.wanted)) for u in uses if not is_free_to_read(ops[u.value]))
+  found = [Conversion(value, kind) for value, kind in moved if kind != "free"]
+  return (*found, *(Conversion(op.args[0], "dsmem") for op in ops if op.op in CLUSTER))
 
 
 def is_wide(kernel: Kernel, op: BlockOp) -> bool:

@@ -15,6 +15,7 @@ from mirage_onnx.ir.program import is_places
 from mirage_onnx.ir.term import walk
 from mirage_onnx.match.canonical import make_region
 from mirage_onnx.match.sinking import viewed
+from mirage_onnx.match.ties import Ties
 
 #: What the nodes of a cone do, over tensors that are numbered in the order of their first use.
 Form = tuple[object, ...]
@@ -114,6 +115,7 @@ class RegionMaker:
     self._reads = {n.name: n.operands for n in program.nodes}
     self._parts: dict[str, _Part] = {}
     self._made: dict[Form, _Made] = {}
+    self._ties = Ties(program)
 
   def make(self, covered: frozenset[str], yielded: frozenset[str]) -> LateRegion:
     """The canonical region of the nodes ``covered`` that yields these of what they make.
@@ -121,8 +123,9 @@ class RegionMaker:
     It reads what they do not make themselves. Nodes, inputs and outputs are in the program's order.
 
     Raises:
-        RejectionError: as ``make_region``.
+        RejectionError: TIED (``ties.py``), or as ``make_region``.
     """
+    self._ties.check(covered, yielded)
     nodes = tuple(sorted(covered, key=self._order.__getitem__))
     made = dict.fromkeys(o for n in nodes for o in self._nodes[n].outputs)
     inputs = tuple(dict.fromkeys(i for n in nodes for i in self._reads[n] if i not in made))

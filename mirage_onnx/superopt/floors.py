@@ -55,7 +55,7 @@ class Floors:
 
     0 where a streaming or row kernel may compute the same.
     """
-    if not self._is_tiled(roles, derivation):
+    if not self.is_tiled(roles, derivation):
       return 0.0
     target, cycles = self._target, 0.0
     lanes = float(target.lanes)
@@ -80,7 +80,7 @@ class Floors:
     extents = self._region.extents
     return prod(extents[a] for a in self._region.graph.axes(place[0]) if not is_part(a))
 
-  def _is_tiled(self, roles: KernelRoles, derivation: Derivation) -> bool:
+  def is_tiled(self, roles: KernelRoles, derivation: Derivation) -> bool:
     """Whether no streaming and no row kernel has these values (``lower/layouts.py``)."""
     axes_of = self._region.graph.axes
     if roles.loop is None:

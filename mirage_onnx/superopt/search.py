@@ -7,6 +7,7 @@ the plans are walked by one: what the search takes, counts and reports does not 
 """
 
 import time
+from contextlib import suppress
 from itertools import chain, islice
 from math import inf
 
@@ -206,14 +207,15 @@ def _searched(
           good += not is_early
     except StateLimitError:
       stop = Stop.STATE_LIMIT
-    for plan in islice(certain_plans(plans, known, taken.values()), CERTAIN):
-      poll()
-      graph = plans.ugraph(plan)
-      text = print_ugraph(graph)
-      if text not in accepted and (proven := judged(plan, graph, text)):
-        good += not is_partial(proven[0].proof)
-        out += proven
-        break
+    with suppress(StateLimitError):
+      for plan in islice(certain_plans(plans, known, run, taken.values()), CERTAIN):
+        poll()
+        graph = plans.ugraph(plan)
+        text = print_ugraph(graph)
+        if text not in accepted and (proven := judged(plan, graph, text)):
+          good += not is_partial(proven[0].proof)
+          out += proven
+          break
   except StoppedError as error:
     stop = error.stop
   except UNREADABLE as error:

@@ -185,9 +185,13 @@ class Units(Saturated):
     return self._made_of.get((classes, reads), ())
 
   @property
-  def outlined(self) -> Mapping[tuple[tuple[int, ...], Reads], Derivations]:
-    """The derivations of all units so far, by what these compute and read."""
-    return self._made_of
+  def first_depth(self) -> int | None:
+    """How deep an outline is wanted first; at once, if there is no limit of the sets of values."""
+    return None if self.bound.units is None else 0
+
+  def outlined(self, classes: tuple[int, ...]) -> list[tuple[Reads, Derivations]]:
+    """What the units of these classes read that are known by now, and their derivations."""
+    return [(reads, own) for (known, reads), own in self._made_of.items() if known == classes]
 
   @property
   def states(self) -> int:
@@ -279,6 +283,12 @@ class Units(Saturated):
       (self._floor_us(classes, roles, d), roles, d) for roles, d in self.derivations_of(classes, reads)
     ]
     return sorted(found, key=lambda f: f[0])
+
+  def certain_us(self, classes: tuple[int, ...], derivations: Derivations) -> float:
+    """No streaming or row kernel of these costs less; infinite where there is none."""
+    floors = self.floors
+    some = [floors.kernel_us(classes, r, d) for r, d in derivations if not floors.is_tiled(r, d)]
+    return min(some, default=inf)
 
   def _floor_us(self, classes: tuple[int, ...], roles: KernelRoles, derivation: Derivation) -> float:
     """No kernel of this derivation costs less."""

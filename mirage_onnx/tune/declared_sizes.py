@@ -37,8 +37,10 @@ def parse_sizes(words: Iterable[str]) -> dict[str, tuple[int, ...]]:
       low, high, step = map(int, match.groups("0")) if match else (0, 0, 0)
       high = high if match and match[2] else low
       step = step if match and match[3] else max(1, high - low)
-      if not name or not 0 < low <= high <= _LARGEST or high - low > _MOST_SIZES * step:
+      if not name or not 0 < low <= high <= _LARGEST or not step:
         raise MirageError("OPTION_INVALID", f"{word!r} is not of the form {_EXAMPLE}")
+      if high - low > _MOST_SIZES * step:
+        raise MirageError("OPTION_INVALID", f"{word!r} has more than {_MOST_SIZES} sizes")
       values |= {*range(low, high + 1, step)}
     if name in found:
       raise MirageError("OPTION_INVALID", f"the sizes of {name!r} are given twice")

@@ -1,10 +1,20 @@
-"""Choosing without a GPU: predicted time against the table of ONNX Runtime's kernels."""
+"""Choosing without a GPU: predicted time against the table of ONNX Runtime's kernels.
 
+What a program is expected to take says its thread graph, and to make those of all candidates took a third of
+a repeat's CPU seconds: they are kept from run to run.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir import Region
+from mirage_onnx.ir import Candidate, Region, print_ugraph
+from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
+from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.expected_time import expected_us, slower_text
+from mirage_onnx.superopt.journal_lines import UNREADABLE
+from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.target import Target
 
@@ -14,15 +24,40 @@ NO_TIME = "the time ended before a program was verified"
 
 def as_expected(region: Region, result: SearchResult, target: Target) -> SearchResult:
   """The result with expected times, in their order."""
+  times = _expected(region, [v.candidate for v in result.candidates], target)
   found = [
-    replace(
-      v,
-      candidate=replace(v.candidate, predicted_us=expected_us(region, v.candidate, target)),
-    )
-    for v in result.candidates
+    replace(v, candidate=replace(v.candidate, predicted_us=us))
+    for v, us in zip(result.candidates, times, strict=True)
   ]
   found.sort(key=lambda v: v.candidate.predicted_us)
   return replace(result, candidates=tuple(found))
+
+
+def _expected(region: Region, candidates: Sequence[Candidate], target: Target) -> list[float]:
+  """``expected_us`` of each, as an earlier run has worked it out."""
+  folder = cache_folder("expected")
+  if folder is None or not candidates:
+    return [expected_us(region, c, target) for c in candidates]
+  store = KeptFolder(folder, {"target": repr(target), "source": source_digest(*SEARCH_SOURCES)})
+  graphs = {id(c.ugraph): print_ugraph(c.ugraph) for c in {id(c.ugraph): c for c in candidates}.values()}
+  numbers = (
+    f"{c.predicted_us!r} {graphs[id(c.ugraph)]} {[p.to_text() for p in c.params]}" for c in candidates
+  )
+  key = store.key("expected", region.text, *numbers)
+  known = _times(store.get(key), len(candidates))
+  if known is None:
+    known = [expected_us(region, c, target) for c in candidates]
+    store.put(key, {"us": known})
+  return known
+
+
+def _times(value: Mapping[str, Any] | None, count: int) -> list[float] | None:
+  """What is kept as so many times, or None where it says something else."""
+  try:
+    found = None if value is None else [float(us) for us in value["us"]]
+  except UNREADABLE:
+    return None
+  return found if found is not None and len(found) == count else None
 
 
 def refuse_result(

@@ -24,13 +24,22 @@ Q = 966_370_019
 OMEGA = 4
 VOID = np.uint64(1 << 63)
 
+#: Up to so many values one operation takes less than three.
+FEW = 512
+
 _P = np.uint64(P)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def _mod(x: np.ndarray, m: int) -> np.ndarray:
-  result: np.ndarray = x % np.uint64(m)
+  """``x % m``. Of many NumPy divides by a number as a product, in a third of the time of a remainder."""
+  if x.size <= FEW:
+    few: np.ndarray = x % np.uint64(m)
+    return few
+  result: np.ndarray = x // np.uint64(m)
+  result *= np.uint64(m)
+  np.subtract(x, result, out=result)  # in place: new memory costs more than what is computed
   return result
 
 

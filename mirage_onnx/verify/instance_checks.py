@@ -13,7 +13,8 @@ import numpy as np
 
 from mirage_onnx import deadline
 from mirage_onnx.errors import Rejection, RejectionError
-from mirage_onnx.ir import KernelParams, Region, RegionTensor, UGraph
+from mirage_onnx.ir import KernelParams, Region, RegionTensor, Tensor, UGraph
+from mirage_onnx.ir.view import View
 from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.match.twins import Form, step_form
 from mirage_onnx.verify.numeric import NumericCheck
@@ -30,6 +31,8 @@ SIDE_BY_SIDE = 8
 #: Elements of a weight that is looked at to see which instances are unlike.
 SMALL = 1 << 16
 Params = Sequence[KernelParams]
+#: A weight or a part of one -> its scale; None: the model does not hold it.
+Scales = dict[tuple[Tensor, View | None], float | None]
 
 
 def check_instances(
@@ -49,13 +52,11 @@ def check_instances(
   )
 
 
-def unlike(
-  instances: Sequence[RegionCandidate], weights: ModelWeights, known: dict[RegionTensor, float | None]
-) -> tuple[Region, ...]:
+def unlike(instances: Sequence[RegionCandidate], weights: ModelWeights, known: Scales) -> tuple[Region, ...]:
   """Of these instances those that a search should ask about besides the first one.
 
-  Those with the smallest and the largest scales (weights of few elements), if they are others. ``known``: the
-  scales of weights, None of those that the model does not hold; it learns.
+  Those with the smallest and the largest scales (weights of few elements), if they are others. ``known``: of
+  the model; it learns.
   """
 
   def scale(c: RegionCandidate, w: RegionTensor) -> float | None:
@@ -66,8 +67,8 @@ def unlike(
 
   def size(c: RegionCandidate) -> float:
     small = [w for w in c.weights if prod(c.extents[a] for a in w.axes) <= SMALL]
-    known.update({w: scale(c, w) for w in small if w not in known})
-    return sum(known[w] or 0.0 for w in small)
+    known.update({(w.tensor, w.view): scale(c, w) for w in small if (w.tensor, w.view) not in known})
+    return sum(known[w.tensor, w.view] or 0.0 for w in small)
 
   sizes = [size(c) for c in instances]
   places = dict.fromkeys((sizes.index(min(sizes)), sizes.index(max(sizes))))

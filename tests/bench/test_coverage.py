@@ -62,10 +62,11 @@ def test_inputs():
 
 @pytest.mark.slow
 def test_two_models(tmp_path):
+  """Searches end long before their budget, on a busy machine too: one that was cut off replaced nothing."""
   for name in NAMES:
     onnx.save(weights.load(name), tmp_path / f"{name}.onnx")
   where = ["--from", str(tmp_path), "--out", str(tmp_path / "out"), "--scratch", str(tmp_path)]
-  command = [*COMMAND, *where, "--flags", '{"budget_s": 60}']
+  command = [*COMMAND, *where, "--flags", '{"budget_s": 600}']
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr + done.stdout
   data = json.loads((tmp_path / "out" / "coverage.json").read_text())

@@ -1,9 +1,8 @@
 """A record of whole models for every architecture: what another run found stays beside it."""
 
-from types import SimpleNamespace
-
 import every_gpu_models
 import pytest
+import stand_ins
 
 from mirage_onnx.targets import ARCHITECTURES
 
@@ -21,7 +20,7 @@ def test_what_is_wrong(bad):
 
 
 def record(model, rows, command):
-  region = SimpleNamespace(key="k")
+  region = stand_ins.region("k")
   found = {("k", a): row for a, row in zip(ARCHITECTURES, rows, strict=True)}
   by_model = every_gpu_models.summary({model: ({"k": region}, {"k": 3})}, found)
   wrong = [r for r in rows if every_gpu_models.is_wrong(r)]

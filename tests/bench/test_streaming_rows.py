@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+import stand_ins
 import streaming_rows
 from cases import Row
 from linear_cases import gated_mlp
 
 from mirage_onnx.target import H100
 from mirage_onnx.targets import ARCHITECTURES
+from mirage_onnx.tune.outcome import Outcome
 
 NAME = "gated.b2"
 SIZES = {"b2": {"batch": 2, "hidden": 1024, "out": 1024}}
@@ -88,11 +90,12 @@ def test_a_row_is_of_what_reads_most_of_it(monkeypatch, predicted, timed, taken)
 
   def run(loaded, options):
     sizes = predicted if options.margin == 0 else timed
-    chosen = [(None, SimpleNamespace(region=SimpleNamespace(key=f"k{n}", size=n))) for n in sizes]
+    regions = [stand_ins.region(f"k{n}", extents={"bytes": n}) for n in sizes]
+    chosen = [(None, Outcome(r, (), 0.0)) for r in regions]
     return SimpleNamespace(chosen=chosen, counts=lambda: Counter(o.region.key for _, o in chosen))
 
   monkeypatch.setattr(streaming_rows, "run", run)
-  monkeypatch.setattr(streaming_rows, "bytes_of", lambda region: region.size)
+  monkeypatch.setattr(streaming_rows, "bytes_of", lambda region: region.extents["bytes"])
   monkeypatch.setattr(streaming_rows, "case_of", lambda name: SimpleNamespace(tiled=False))
   monkeypatch.setattr(streaming_rows, "loaded_of", lambda case: None)
   regions, counts = streaming_rows.partition(NAME, H100)

@@ -57,7 +57,7 @@ def test_nothing_less_than_the_kernel_has_to_do(case):
   counts = counts_of(threads)
   tensors = {o.tensor: graph.tensor(o.tensor) for o in kernel.loads if o.phase.value == "loop"}
   needed = sum(prod(extents[a] for a in t.axes) * t.dtype.bits / 8 / t.repeat for t in tensors.values())
-  seen = counts.iterations / threads.pipeline.iterations  # what a constant hides is left out
+  seen = counts.iterations / threads.iterations  # what a constant hides is left out
   assert counts.blocks * counts.loaded_bytes >= seen * needed * (kernel.loop is not None)
   inside = [op for op in kernel.ops if op.op == "matmul" and op.phase.value == "loop"]
   products = sum(prod(extents[a] for a in (*op.axes, *op.reduced)) for op in inside)
@@ -85,7 +85,7 @@ def test_streaming_kernels_multiply_little_more_than_there_is():
 def test_another_stage_changes_no_work():
   """Counts of work do not depend on how much is in flight."""
   for graph, kernel, extents, target, threads in KERNELS:
-    if isinstance(threads.plan, StreamedPlan) and threads.pipeline.stages > 1:
+    if isinstance(threads.plan, StreamedPlan) and threads.stages > 1:
       params = replace(threads.params, stages=1)
       one = counts_of(lowered(graph, kernel, params, extents, target))
       assert one.stages == 1

@@ -1,12 +1,13 @@
 """From a candidate to its launch plan: inputs, weights stored in another order, workspace."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from refused import refused
 from region_data import sources_of
-from small_models import region_of, search_region
+from small_models import Net, region_of, search_region
 
 from mirage_onnx.custom_op.arguments import InputPtr, Int32, OutputPtr, WorkspacePtr
 from mirage_onnx.custom_op.expr import ExprError, const
@@ -14,6 +15,7 @@ from mirage_onnx.custom_op.launch_plan import plan_candidate
 from mirage_onnx.custom_op.plan import parse_plan
 from mirage_onnx.custom_op.runtime_sizes import ALIGNMENT, RunDims, RuntimeSizes, total
 from mirage_onnx.ir import DType, KTensor, Monomial, RegionTensor, Tensor, dim_permutation
+from mirage_onnx.ir.band import Band
 from mirage_onnx.tune.measure import stored
 
 
@@ -165,3 +167,18 @@ def test_unused_tensors_do_not_change_the_plan(net):
   assert sources
   again = plan_candidate(replace(region, nodes=("x", "y")), candidate, sources)
   assert again == plan_candidate(region, candidate, sources)
+
+
+@pytest.mark.parametrize("told", [
+  {"band": Band("a0", "a1", None, 0, Fraction(0))}, {"places": True}, {"limit": ("a0", "i1", 0)},
+])  # fmt: skip
+def test_kernels_know_no_more_of_tensors_than_is_so(told):
+  """What a file says that kernels need not read would be proven with what is there."""
+  net = Net()
+  region = region_of(net.model(net.rms(net.input(8, 64), net.weight(64))))
+  candidate = search_region(region).candidates[0].candidate
+  plan_candidate(region, candidate, ())
+  first, *others = candidate.ugraph.tensors
+  graph = replace(candidate.ugraph, tensors=(replace(first, **told), *others))
+  with refused("INTERNAL"):
+    plan_candidate(region, replace(candidate, ugraph=graph), ())

@@ -32,7 +32,7 @@ def _hazards(graph):
         if isinstance(b, GatherRanks):
           ordered = [s for s in ordered if isinstance(s, ThreadBarrier) and s.cluster]
         if met and not ordered:
-          found.append(f"{a.text} / {b.text}: {sorted(met)}")
+          found.append(f"{a} / {b}: {sorted(met)}")
   return found
 
 
@@ -64,7 +64,7 @@ def test_every_hazard_has_a_barrier():
   rng = random.Random(5)
   graphs = [_random(rng, loop=True) for _ in range(400)]
   assert sum(bool(_hazards(g)) for g in graphs) > 300
-  assert [g.text for g in graphs if _hazards(with_barriers(g))] == []
+  assert [g for g in graphs if _hazards(with_barriers(g))] == []
 
 
 def test_no_barrier_is_for_nothing():

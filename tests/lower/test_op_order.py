@@ -66,7 +66,7 @@ def _check(nodes, loop):
     for i, a in enumerate(nodes[:n]):
       bound = a.makes & (b.uses | b.makes) or a.uses & b.makes
       assert not bound or flat.index(i) < flat.index(n)
-  cost = order.cost
+  cost = sum(order.clusters), len(order.clusters) - sum(order.clusters)
   for length in range(min(sum(cost) + 2, 5)):
     for kinds in product((0, 1), repeat=length):
       if (sum(kinds), length - sum(kinds)) < cost:

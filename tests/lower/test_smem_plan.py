@@ -157,7 +157,7 @@ def test_nothing_is_overwritten_that_is_needed(seed):
   for _ in range(100):
     graph, sizes, ring = _graph(rng)
     plan = plan_memory(graph, sizes, ring, _blocks)
-    assert _wrong(plan, sizes, ring) == [], plan.graph.text
+    assert _wrong(plan, sizes, ring) == [], plan.graph
     shared += plan.size < sum(sizes.values())
   assert shared > 50
 
@@ -169,8 +169,8 @@ def test_copies_begin_early_where_that_costs_no_block():
     behind = frozenset(s.tile for s in graph.after if isinstance(s, Copy)) if graph.body else frozenset()
     plan = plan_memory(graph, sizes, ring, _blocks)
     early, late = (_blocks(best_places(graph, sizes, ring, e, _blocks).size) for e in (behind, frozenset()))
-    assert _blocks(plan.size) == max(early, late), graph.text
-    assert plan.early == (behind if early >= late else frozenset()), graph.text
+    assert _blocks(plan.size) == max(early, late), graph
+    assert plan.early == (behind if early >= late else frozenset()), graph
     seen |= {early >= late} if behind else set()
   assert seen == {True, False}
 
@@ -193,7 +193,7 @@ def test_best_plan():
       costs.append((-_blocks(size), len(at), size))
     plan = best_places(graph, sizes, ring, early, _blocks)
     now, old = (len(g.before + g.body + g.after) for g in (plan.graph, graph))
-    assert (-_blocks(plan.size), now - old, plan.size) == min(costs), graph.text
+    assert (-_blocks(plan.size), now - old, plan.size) == min(costs), graph
     assert len(plan.graph.body) == len(graph.body)
     bought += now > old
   assert bought > 5

@@ -111,5 +111,5 @@ def test_numbers_that_look_like_places_are_others():
   (own,) = (n.name for n in subject.nodes if n.op_type == "TensorScatter")
   nodes = frozenset(n.name for n in subject.nodes) - {own}
   maker = repeated.RegionMaker(subject)
-  a, b = maker.make(frozenset({own}), frozenset({op})), maker.make(nodes, frozenset({spelled}))
+  a, b = maker.make(frozenset({own}), frozenset({op})).region, maker.make(nodes, frozenset({spelled})).region
   assert a.terms == b.terms and a.extents == b.extents and a.key != b.key

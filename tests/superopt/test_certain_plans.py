@@ -4,6 +4,7 @@ import hashlib
 import json
 from functools import cache
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from search_programs import ENTRIES, PROGRAMS
 
 from mirage_onnx.ir import print_ugraph
 from mirage_onnx.lower.layouts import Family, lay_out
-from mirage_onnx.superopt.certain_plans import ROOFLINE, certain_plans
+from mirage_onnx.superopt.certain_plans import MOST_BUILT, ROOFLINE, certain_plans
 from mirage_onnx.superopt.expected_time import expected_us
 from mirage_onnx.superopt.plans import KernelPlan
 from mirage_onnx.superopt.search import search
@@ -22,12 +23,14 @@ from mirage_onnx.target import H200
 from mirage_onnx.verify.prover import prover
 
 RECORDS = Path(__file__).resolve().parents[2] / "bench" / "results"
-#: Programs, and microseconds of what a run took before on an H100 and an H200 (``golden_candidates.json``).
+#: Programs, and microseconds of what a run took before on an H100 and an H200 (``golden_candidates.json``),
+#: where what it takes now was timed, too.
 FASTER = {
   "codebook_distances": (11.6, 12.8),
   "batchnorm_linear": (80.0, 77.3),
   "layernorm_linear": (22.8, 20.3),
   "lora_two_adapters": (31.2, 30.7),
+  "whole_mlp": (None, 146.1),
 }
 
 
@@ -61,7 +64,7 @@ def test_what_a_run_takes_was_faster_on_two_gpus(name):
   assert Family.TILED not in families(best)
   assert result.report.verified == 5
   for gpu, before_us in zip(("h100", "h200"), FASTER[name], strict=True):
-    assert timed_us(gpu, name, best) < 0.9 * before_us
+    assert before_us is None or timed_us(gpu, name, best) < 0.9 * before_us
 
 
 @pytest.mark.parametrize("name", ["gated_mlp_relu", "softmax_rows", "bias_relu"])
@@ -82,20 +85,29 @@ def plan(*kernels):
   return KernelPlan(sum(k.cost_us for k in kernels), tuple(((9,), k) for k in kernels))
 
 
-def found(known, proven, refused=(), most=3):
-  plans = SimpleNamespace(
-    units=SimpleNamespace(
-      outputs={9: "y"},
-      bound=SimpleNamespace(kept=3),
-      floors=SimpleNamespace(rest_us=lambda rest: len(rest) * 1.0),
-    ),
-    blame=SimpleNamespace(
-      reason=lambda kernels: "refused" if set(map(id, kernels)) & set(map(id, refused)) else None
-    ),
-    groups=lambda missing: [(c,) for c in sorted(missing)],
-    most=most,
+def found(known, proven, refused=(), most=3, others=None, rest_us=None):
+  """Costs of the kernels of all plans; ``others``: units that are not built, ``rest_us``: of values."""
+  others, rest_us, built = others or {}, rest_us or {}, dict(known)
+
+  def reason(kernels):
+    return "refused" if {id(k) for k in kernels} & {id(k) for k in refused} else None
+
+  def run(*unit):
+    built.setdefault(unit, others.get(unit))
+    return built[unit]
+
+  units = SimpleNamespace(
+    outputs={9: "y"},
+    bound=SimpleNamespace(kept=3, slack=1.1),
+    floors=SimpleNamespace(rest_us=lambda rest: sum(rest_us.get(c, 1.0) for c in rest)),
+    first_depth=0,
+    outline=lambda classes, depth: None,
+    outlined=lambda classes: [(reads, kernels) for (own, reads), kernels in others.items() if own == classes],
+    certain_us=lambda classes, kernels: min((k.cost_us for k in kernels if not k.is_tiled), default=inf),
   )
-  return [[b.cost_us for _, b in p.kernels] for p in certain_plans(plans, known, proven)]
+  blame = SimpleNamespace(reason=reason)
+  plans = SimpleNamespace(units=units, blame=blame, groups=lambda c: [(x,) for x in sorted(c)], most=most)
+  return [[b.cost_us for _, b in p.kernels] for p in certain_plans(plans, built, run, proven)]
 
 
 def test_the_cheapest_comes_first_and_tiled_kernels_are_in_none():
@@ -136,6 +148,33 @@ def test_no_more_kernels_than_a_plan_may_have_and_no_value_twice():
   assert found(known, proven, most=2) == []
   circle = {((9,), (5,)): (kernel(1.0, (5,)),), ((5,), (9,)): (kernel(1.0, (9,)),)}
   assert found(circle, proven) == []
+
+
+def test_what_is_little_is_built_and_what_reads_no_more():
+  proven = [plan(kernel(100.0, tiled=True))]
+  norm, loop, split = ((5,), ()), ((9,), (5,)), ((9,), (4,))
+  others = {
+    norm: (kernel(2.0), kernel(1.0, tiled=True)),
+    loop: (kernel(60.0, (5,)),),
+    split: (kernel(50.0, (4,)),),
+  }
+  big = {4: 20.0}
+  assert found({}, proven, others=others, rest_us=big) == [[60.0, 2.0]]
+  assert found({loop: (kernel(61.0, (5,)),)}, proven, others=others, rest_us=big) == [[61.0, 2.0]]
+  assert found({}, proven, others={loop: others[loop]}, rest_us=big) == []
+  assert found({}, proven, others={norm: others[norm], loop: (kernel(60.0, (5,), tiled=True),)}) == []
+  assert found({}, proven, others=others, rest_us={4: 20.0, 5: 20.0}) == []
+
+
+def test_no_more_units_are_built_than_are_allowed():
+  proven = [plan(kernel(100.0, tiled=True))]
+  known = {((9,), (c,)): (kernel(10.0, (c,)),) for c in range(8)}
+  others = {((c,), ()): (kernel(2.0),) for c in range(8)}
+  assert len(found(known, proven, others=others)) == MOST_BUILT
+  assert len(found({**known, **others}, proven)) == len(others)
+  # What is built is there for all that.
+  last = {((9,), ()): (kernel(50.0),)}
+  assert found({**known, **last}, proven, others=others)[-1] == [50.0]
 
 
 def test_few_ways_to_the_same_values_are_followed():

@@ -46,7 +46,7 @@ class Api(ModuleType):
     print("a library's own print")
     emit(Warned("odd"))
     emit(StageEnded("importer", 0.5, "3 nodes"))
-    return SimpleNamespace(report=REPORT)
+    return SimpleNamespace(model=None, report=REPORT)
 
   def verify(self, a, b, **options):
     self.calls.append((str(a), str(b), options))

@@ -2,18 +2,21 @@
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import stand_ins
 
 from mirage_onnx import deadline
 from mirage_onnx.target import H200
 from mirage_onnx.tune import ahead
 from mirage_onnx.tune.ahead import Ahead, Ready
+from mirage_onnx.tune.outcome import Outcome
 
 
 def outcome(key):
-  return SimpleNamespace(region=SimpleNamespace(key=key), result=object())
+  return Outcome(stand_ins.region(key), (), 0.0, stand_ins.found())
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def compiled(monkeypatch):
     made.append((o.region.key, threading.current_thread() is threading.main_thread()))
     if o.region.key == "bad":
       raise ValueError("no")
-    one = SimpleNamespace(of=o.region.key, candidate=SimpleNamespace(params=()))
+    one = SimpleNamespace(of=o.region.key, candidate=stand_ins.candidate(0.0))
     return Ready([o.region.key], [one], [])
 
   monkeypatch.setattr(ahead, "first_kernels", first_kernels)
@@ -72,7 +75,7 @@ def test_another_search_result_is_another_region(compiled):
   a = outcome("a")
   with made() as some:
     some.soon([a])
-    some.take(SimpleNamespace(region=a.region, result=object()))
+    some.take(replace(a, result=stand_ins.found()))
   assert ("a", True) in compiled
 
 

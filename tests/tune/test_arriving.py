@@ -5,12 +5,14 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import stand_ins
 
 from mirage_onnx.tune.arriving import Arriving, Hands, News, Searched, Timed
+from mirage_onnx.tune.outcome import Outcome
 
 
 def outcome(key):
-  return SimpleNamespace(region=SimpleNamespace(key=key))
+  return Outcome(stand_ins.region(key), (), 0.0)
 
 
 def test_what_is_found_comes_while_the_rest_is_searched():

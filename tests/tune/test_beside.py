@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import stand_ins
 from emulated_gpu import EmulatedGpu, drawn
 from small_models import Net
 
@@ -18,9 +18,8 @@ from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir import Candidate, KernelParams
-from mirage_onnx.ir.program import Node
+from mirage_onnx.ir.program import Node, Program
 from mirage_onnx.lower.read_ahead import reads_ahead
-from mirage_onnx.match.candidates import RegionCandidate
 from mirage_onnx.report.region_rows import region_rows
 from mirage_onnx.rewrite.apply import apply
 from mirage_onnx.target import H100, H200
@@ -116,7 +115,7 @@ def test_rows_of_two_tables_are_one_node(chosen):
 
 def test_kernels_that_are_alike_are_tried_in_one_launch():
   """Those with equal numbers, by wgmma, one behind the other."""
-  region = SimpleNamespace(extents=SIZES)
+  region = stand_ins.region(extents=SIZES)
   other, by_mma = replace(BY_WGMMA, stages=4), KernelParams((64, 64), 1, 64, 4, 3)
 
   def joined(*params):
@@ -131,7 +130,7 @@ def test_kernels_that_are_alike_are_tried_in_one_launch():
 def test_numbers_of_one_product_of_all_columns():
   """512 rows of three 768 columns: as many tiles as a product of 2304 columns has, and larger ones."""
   sizes = {"a0": 512, "a1": 768, "a2": 768, "a3": 768, "a4": 768}
-  region, apart = SimpleNamespace(extents=sizes, runtime={}), Candidate(GRAPH, (BY_WGMMA,) * 3)
+  region, apart = stand_ins.region(extents=sizes), Candidate(GRAPH, (BY_WGMMA,) * 3)
   found = beside.as_one_product(region, apart, H100)
   assert len(found) == beside.NUMBERS
   for c in found:
@@ -142,7 +141,7 @@ def test_numbers_of_one_product_of_all_columns():
   assert (96, 128) in {c.params[0].tile for c in found[:2]} and {
     c.params[0].teams > 0 for c in found[:2]
   } == {True, False}
-  assert beside.as_one_product(SimpleNamespace(extents={**sizes, "a4": 384}, runtime={}), apart, H100) == ()
+  assert beside.as_one_product(stand_ins.region(extents={**sizes, "a4": 384}), apart, H100) == ()
   assert beside.as_one_product(region, apart, replace(H100, instructions=())) == ()
 
 
@@ -205,11 +204,11 @@ def test_who_needs_the_other_is_no_sibling(net):
 def test_groups_do_not_need_each_other_in_a_circle():
   """d and c read s; b needs d, c needs a, and a and b, which read y, are one by then."""
   reads = {"d": "xs", "b": "dy", "a": "y", "c": "as"}
-  program = SimpleNamespace(nodes=[Node(f"n{o}", "Op", tuple(i), (o,)) for o, i in reads.items()])
+  nodes = tuple(Node(f"n{o}", "Op", tuple(i), (o,)) for o, i in reads.items())
+  program = Program((), (), nodes, {}, frozenset(), {})
 
   def chosen(output):
-    inputs = [SimpleNamespace(source=SimpleNamespace(name=i), is_weight=False) for i in reads[output]]
-    return RegionCandidate(SimpleNamespace(given=inputs), {f"n{output}"}, {output})
+    return stand_ins.place({f"n{output}"}, {output}, reads[output])
 
   assert siblings(program, [*map(chosen, "dbac")]) == ((1, 2),)
   assert siblings(program, [*map(chosen, "dbc")]) == ((0, 2),)

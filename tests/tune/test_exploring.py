@@ -3,10 +3,10 @@
 import time
 from dataclasses import replace
 from math import exp, fsum, log
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import stand_ins
 from small_models import Net
 
 from mirage_onnx.choosing.disappearing import disappearing
@@ -73,10 +73,7 @@ class World:
       predicted = base * float(rng.uniform(0.25, 0.6)) ** (1 if len(nodes) > 1 else 0.3)
       off = fsum(lasting[n] for n in sorted(nodes)) / len(nodes) ** 0.5 + float(rng.normal(0, 0.1))
       self.kinds[key], self.true_us[key] = kind, predicted * TOO_GOOD[kind] * exp(off)
-      result = SimpleNamespace(
-        candidates=[SimpleNamespace(candidate=SimpleNamespace(predicted_us=predicted))]
-      )
-      self.outcomes[key] = Outcome(own[0].region, tuple(own), base, result)
+      self.outcomes[key] = Outcome(own[0].region, tuple(own), base, stand_ins.found(predicted))
     self.asked = []
 
   def tune(self, o, seconds):
@@ -86,7 +83,7 @@ class World:
     measured = Measured(self.true_us[key], o.baseline_us, 1)
     if self.true_us[key] >= o.baseline_us:
       return replace(o, rejection=Lost("NOT_FASTER", "slow", (), measured))
-    return replace(o, compiled=SimpleNamespace(), measured=measured)
+    return replace(o, compiled=stand_ins.compiled(o.result.candidates[0].candidate), measured=measured)
 
   def gain_us(self, outcomes):
     """Of the best choice of what was timed."""
@@ -180,16 +177,14 @@ class Searches:
       self.wanted += bool(key)
       o = self.left.pop(key or next(iter(self.left)))
       self.done.append(o.region.key)
-      o.result.report = SimpleNamespace(seconds=self.seconds, states=1, stop=Stop.EXHAUSTED)
-      tell(o)
+      tell(replace(o, result=replace(o.result, report=stand_ins.report(self.seconds))))
       before, end = asks.preferred, time.monotonic() + self.wait_s
       while (
         len(self.done) % 4 == 0 and asks.preferred is before and not asks.is_left and time.monotonic() < end
       ):
         time.sleep(0.01)
     for o in self.left.values():
-      report = SimpleNamespace(seconds=0.0, states=0, stop=Stop.INTERRUPTED)
-      cut = SimpleNamespace(candidates=(), report=report)
+      cut = replace(stand_ins.found(), report=stand_ins.report(states=0, stop=Stop.INTERRUPTED))
       tell(replace(o, result=cut, rejection=Rejection("INTERRUPTED", "stopped", ())))
 
 
@@ -263,8 +258,13 @@ def test_a_larger_budget_is_more_patient(layered):
   assert len(few.asked) < len(many.asked)
 
 
+class Slow(Expectations):
+  def seconds(self, o):
+    return 20.0
+
+
 def test_what_a_second_has_to_bring():
-  expected = SimpleNamespace(seconds=lambda o: 20.0)
+  expected = Slow({}, lambda o: "row")
   found = dict.fromkeys("ab")
   some = lambda a, b: TimingPlan(("a", "b"), {"a": a, "b": b}, 1000.0, 400.0)  # noqa: E731
   assert enough(some(20.0, 1.0), "ab", expected, found) == ""
@@ -276,10 +276,9 @@ def test_what_a_second_has_to_bring():
 
 
 def outcome(nodes, predicted, baseline, ours=None):
-  result = SimpleNamespace(candidates=[SimpleNamespace(candidate=SimpleNamespace(predicted_us=predicted))])
-  places = (SimpleNamespace(nodes=frozenset(nodes)),)
+  result, places = stand_ins.found(predicted, seconds=6.0), (stand_ins.place(nodes),)
   measured = Measured(ours, baseline, 1) if ours else None
-  region = SimpleNamespace(key=nodes, runtime=(), nodes=tuple(nodes))
+  region = stand_ins.region(nodes, nodes)
   lost = Lost("NOT_FASTER", "", (), measured) if measured and ours >= baseline else None
   return Outcome(region, places, baseline, result, measured=None if lost else measured, rejection=lost)
 
@@ -310,18 +309,17 @@ def test_what_is_expected_of_what_was_not_searched():
   assert 5 < first.median_us < 9 and first.deviation > 0.6
   before = expected.gain_us(fresh, fresh.instances[0], 20.0)
   for nodes in ("cd", "ef", "gh", "ce", "df", "cg"):
-    o = outcome(nodes, 16.0, 20.0)
-    o.result.report = SimpleNamespace(seconds=6.0)
-    expected.searched(o)
+    expected.searched(outcome(nodes, 16.0, 20.0))
   assert 10 < expected.guess(fresh, fresh.instances[0]).median_us < 16
   after = expected.gain_us(fresh, fresh.instances[0], 20.0)
   assert after < before and expected.seconds(fresh) == 3.0 + 6.0 / 2
   more = replace(outcome("abgh", 8.0, 20.0), result=None)  # twice the nodes, twice as long
   assert expected.seconds(more) == 3.0 + 12.0 / 2
   for _ in range(10):  # searches in vain
-    o = replace(outcome("ab", 16.0, 20.0), rejection=Rejection("NO_CANDIDATE", "", ()))
-    o.result.candidates, o.result.report = [], SimpleNamespace(seconds=6.0)
-    expected.searched(o)
+    vain = stand_ins.found(seconds=6.0)
+    expected.searched(
+      replace(outcome("ab", 16.0, 20.0), result=vain, rejection=Rejection("NO_CANDIDATE", "", ()))
+    )
   assert expected.gain_us(fresh, fresh.instances[0], 20.0) < 0.6 * after
 
 

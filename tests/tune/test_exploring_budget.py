@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import stand_ins
 from real_layers import BERT, encoder
 
 from mirage_onnx import deadline
@@ -83,8 +84,7 @@ class World:
       off = fsum(lasting[n] for n in nodes) / len(nodes) ** 0.5 + float(rng.normal(0, 0.1))
       self.kinds[key], self.true_us[key] = kind, predicted * OFF[kind] * exp(off)
       self.seconds[key] = SECONDS[kind] * exp(float(rng.normal(0, 0.5)))
-      best = SimpleNamespace(candidate=SimpleNamespace(predicted_us=predicted))
-      self.outcomes[key] = replace(o, result=SimpleNamespace(candidates=[best]))
+      self.outcomes[key] = replace(o, result=stand_ins.found(predicted))
 
   def tune(self, o, seconds):
     key = o.region.key
@@ -94,7 +94,7 @@ class World:
     measured = Measured(self.true_us[key], o.baseline_us, 1)
     if self.true_us[key] >= o.baseline_us:
       return replace(o, rejection=Lost("NOT_FASTER", "slow", (), measured))
-    return replace(o, compiled=SimpleNamespace(), measured=measured)
+    return replace(o, compiled=stand_ins.compiled(o.result.candidates[0].candidate), measured=measured)
 
   def explored(self, seconds, patience):
     """(gain in us, seconds it took, why it ended)."""

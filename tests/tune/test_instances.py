@@ -1,9 +1,9 @@
 """Which program the instances of a region get, and which are left alone."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
+import stand_ins
 from unlike_layers import GOLDEN, SAFE, instances, layers
 
 from mirage_onnx.importer import load_model
@@ -25,7 +25,7 @@ def outcome(model, fast_us, safe_us, baseline_us=20.0):
   programs = [Candidate(GOLDEN.ugraph, GOLDEN.params, fast_us), Candidate(SAFE, GOLDEN.params, safe_us)]
   found = instances(model)
   result = SearchResult(tuple(Verified(c, Proof(3, 1e-9, "")) for c in programs), REPORT)
-  compiled = SimpleNamespace(candidate=programs[0])
+  compiled = stand_ins.compiled(programs[0])
   return Outcome(found[0].region, tuple(found), baseline_us, result, compiled)
 
 

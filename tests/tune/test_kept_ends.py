@@ -1,9 +1,9 @@
 """A repeat ends where the run before it has ended, unless that was cut off or had less time."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
+import stand_ins
 
 from mirage_onnx.errors import Rejection
 from mirage_onnx.superopt.kept_folder import KeptFolder
@@ -14,8 +14,9 @@ from mirage_onnx.tune.predict import NO_TIME
 
 
 def outcome(key, instances=2, rejection=None):
-  region = SimpleNamespace(key=key, nodes=(f"n{key}",))
-  return Outcome(region, (SimpleNamespace(),) * instances, 10.0, rejection=rejection)
+  nodes = (f"n{key}",)
+  places = (stand_ins.place(nodes),) * instances
+  return Outcome(stand_ins.region(key, nodes), places, 10.0, rejection=rejection)
 
 
 def searched(o, stop=Stop.EXHAUSTED, states=5):
@@ -57,7 +58,7 @@ def test_a_repeat_asks_for_the_same(ended, outcomes):
 def test_terms_of_what_is_not_timed_are_not_checked_again(tmp_path, outcomes):
   store = KeptFolder(tmp_path, {})
   found = {key: searched(o) for key, o in outcomes.items()}
-  found["c"] = replace(found["c"], left_alone=((SimpleNamespace(), Rejection("NOT_EQUIVALENT", "", ())),))
+  found["c"] = replace(found["c"], left_alone=((stand_ins.place(()), Rejection("NOT_EQUIVALENT", "", ())),))
   first = KeptEnds(store, outcomes, 100.0)
   assert not first.settled
   first.keep(found, ["b"], "enough")

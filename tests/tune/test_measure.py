@@ -3,11 +3,11 @@
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+import stand_ins
 from emulated_gpu import EmulatedGpu, drawn
 
 from mirage_onnx import pipeline
@@ -15,6 +15,8 @@ from mirage_onnx.errors import Rejection, RejectionError
 from mirage_onnx.importer import load_model
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
+from mirage_onnx.ir.region import RegionTensor
+from mirage_onnx.ir.view import View
 from mirage_onnx.target import H200
 from mirage_onnx.tune import hard_inputs, measure
 from mirage_onnx.tune.measure import Inputs, measure_region, prepare
@@ -193,13 +195,12 @@ def test_all_candidates_wrong(small, monkeypatch):
 def test_a_part_of_a_row_is_judged_by_the_whole_row(error, right):
   """A score that is nearly zero beside others: its own error is 5 %, that of its row 0.05 %."""
   source = Tensor("y", DType.F32, (1, 5))
-  parts = [("o0", "left", slice(0, 4)), ("o1", "right", slice(4, 5))]
-  outputs = [
-    SimpleNamespace(name=n, tensor=Tensor(t, None, ()), source=source, dtype=DType.F32) for n, t, _ in parts
-  ]
-  cut = {o.name: at for o, (*_, at) in zip(outputs, parts, strict=True)}
-  region = SimpleNamespace(
-    outputs=outputs, shape=lambda t: t.shape, part=lambda o, x: np.array(x).reshape(1, 5)[:, cut[o.name]]
+  parts = [("o0", "left", 0, 4), ("o1", "right", 4, 1)]
+  region = stand_ins.region(
+    outputs=[
+      RegionTensor(n, DType.F32, (), Tensor(t, DType.F32, (1, size)), view=View(source, (0, start), (1, 5)))
+      for n, t, start, size in parts
+    ]
   )
   exact = {"left": np.array([[1.0, -1, 1, -1]]), "right": np.array([[0.01]])}
   oracle = Oracle(region, exact, exact)

@@ -1,8 +1,7 @@
 """The time of a whole model, before and after: every node once."""
 
-from types import SimpleNamespace
-
 import pytest
+import stand_ins
 from small_models import Net
 
 import mirage_onnx
@@ -24,7 +23,7 @@ def test_a_node_that_two_regions_compute_counts_once(net):
   largest = [max((c for c in every if o in c.outputs), key=lambda c: len(c.nodes)) for o in program.outputs]
   assert largest[0].nodes & largest[1].nodes
   node_us = {n.name: 1.0 for n in program.nodes}
-  both = [(c, SimpleNamespace(price_us=lambda margin: 0.25, measured=None)) for c in largest]
+  both = [(c, stand_ins.priced(0.25)) for c in largest]
 
   def times(chosen, known=node_us):
     return model_times(program, chosen, known, known, {})
@@ -46,14 +45,12 @@ def test_what_only_its_neighbour_computed_is_left_alone(net):
   y = net.Add(net.MatMul(net.input(8, 64), net.weight(64, 64)), net.weight(64))
   program = import_model(load_model(net.model(net.Exp(y), y)))
   product, bias, _ = (n.name for n in program.nodes)
-  region = SimpleNamespace(given=(), nodes=(product,))
-  gone = SimpleNamespace(
-    region=region, nodes={product}, outputs={program.nodes[0].outputs[0]}, reads=program.nodes[0].inputs
-  )
+  first = program.nodes[0]
+  gone = stand_ins.place({product}, first.outputs, first.inputs)
   node_us = {product: 2.0, bias: 0.0}
   found = model_times(
     program,
-    [(gone, SimpleNamespace(price_us=lambda margin: 1.5, measured=None))],
+    [(gone, stand_ins.priced(1.5))],
     {product: 2.0},
     node_us,
     {bias: (product, 1.0)},

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -18,6 +17,7 @@ from mirage_onnx.importer.split_projections import parts_of_one
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune import node_times
+from mirage_onnx.tune.machine import Machine
 from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model
 from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, in_parts, node_us, timed_beside
 from mirage_onnx.tune.ort_run import shared_caches
@@ -100,7 +100,7 @@ def test_nodes_are_timed_while_regions_are_looked_for(layers, tmp_path, monkeypa
     return np.full((2, node_times.SAMPLES), 4.0)
 
   monkeypatch.setattr(node_times, "gpu_clock", lambda *_: clock)
-  monkeypatch.setattr(node_times, "present_machine", lambda: SimpleNamespace(text={"gpu": "x"}))
+  monkeypatch.setattr(node_times, "present_machine", lambda: Machine("x", "", "", ""))
   monkeypatch.setattr(node_times, "cache_folder", lambda name: tmp_path)
   products = {n for n, op in types.items() if op == "MatMul"}
 

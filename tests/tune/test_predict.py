@@ -1,8 +1,8 @@
 """Refusals after a search, from predicted times."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
+import stand_ins
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
@@ -10,15 +10,15 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir.ugraph import Candidate
 from mirage_onnx.superopt.expected_time import CLUSTERED_OFF, TILED_OFF, doubt
 from mirage_onnx.superopt.numbers import solve
-from mirage_onnx.superopt.result import SearchReport, SearchResult, Stop, Verified
+from mirage_onnx.superopt.result import SearchResult, Verified
 from mirage_onnx.superopt.tiled_numbers import solve_tiled
-from mirage_onnx.target import H200
+from mirage_onnx.target import H200, get_target
+from mirage_onnx.tune import predict
 from mirage_onnx.tune.predict import as_expected, expected_us, refuse_result
 
 
 def result(*predicted, refused=()):
-  candidates = [SimpleNamespace(candidate=SimpleNamespace(predicted_us=p)) for p in predicted]
-  return SearchResult(candidates, SearchReport(0.0, 0, 0, 0, Stop.EXHAUSTED, (), refused))
+  return stand_ins.found(*predicted, refused=refused)
 
 
 def test_the_best_candidate_must_win_by_the_margin():
@@ -56,11 +56,42 @@ def test_tiled_programs_are_expected_to_take_longer():
   (region, tiled), (other, rows) = found
   assert expected_us(other, rows, H200) == 20.0
   time_us = expected_us(region, tiled, H200)
-  report = SearchReport(0.0, 0, 0, 2, Stop.EXHAUSTED, (), ())
-  proof = SimpleNamespace(draws=3, bound=0.0)
-  both = SearchResult((Verified(tiled, proof), Verified(rows, proof)), report)
+  proof = stand_ins.verified(0.0).proof
+  both = SearchResult((Verified(tiled, proof), Verified(rows, proof)), stand_ins.report())
   ordered = as_expected(region, both, H200).candidates
   assert time_us > 20 and [v.candidate.predicted_us for v in ordered] == [20.0, time_us]
+
+
+def test_a_repeat_knows_what_is_expected(monkeypatch, tmp_path):
+  """Of the same region, numbers and graph; whatever differs, or is damaged, is worked out."""
+  monkeypatch.setenv("MIRAGE_ONNX_CACHE", "on")
+  monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+  asked, own = [], predict.expected_us
+  monkeypatch.setattr(predict, "expected_us", lambda *a: asked.append(a) or own(*a))
+  region, graph = PROGRAMS["attention"](), golden_graph("attention")
+  tensors = {t.name: t for t in graph.tensors}
+  points = [solve_tiled(k, tensors, region.extents, H200, keep=2) for k in graph.kernels]
+  some = [Candidate(graph, tuple(p[n][1] for p in points), 1.0 + n) for n in (0, 1)]
+  proof = stand_ins.verified(0.0).proof
+
+  def times(some, target=H200, region=region):
+    asked.clear()
+    found = SearchResult(tuple(Verified(c, proof) for c in some), stand_ins.report())
+    return [
+      (v.candidate.params, v.candidate.predicted_us) for v in as_expected(region, found, target).candidates
+    ]
+
+  first = times(some)
+  assert len(asked) == 2 and times(some) == first and not asked
+  times(some[:1]), times(some[1:])
+  assert not times([]) and times(some[::-1]) == first and len(asked) == 2
+  times([some[0], replace(some[1], params=some[0].params)])
+  assert len(asked) == 2
+  times(some, get_target("h100"))
+  assert len(asked) == 2
+  for file in (tmp_path / "expected").iterdir():
+    file.write_text(file.read_text().replace('"us"', '"them"'))
+  assert times(some) == first and len(asked) == 2 and times(some) == first and not asked
 
 
 def test_clusters_of_eight_are_less_sure():

@@ -3,9 +3,9 @@
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
+import stand_ins
 from small_models import Net
 
 from mirage_onnx import deadline
@@ -27,15 +27,11 @@ def chosen_nodes(monkeypatch, model, node_us, ours_us, margin):
   outcomes = {}
   for c in find_candidates(program).candidates:
     if c.nodes in ours_us:
-      result = SimpleNamespace(candidates=[offered(ours_us[c.nodes])])
-      outcomes[c.region.key] = Outcome(c.region, (c,), 0.0, result)  # type: ignore[arg-type]
+      result = stand_ins.found(ours_us[c.nodes])
+      outcomes[c.region.key] = Outcome(c.region, (c,), 0.0, result)
   assert len(outcomes) == len(ours_us)
   chosen, _ = realise.realise(loaded, program, outcomes, node_us, H200, margin=margin, measure=False, tries=1)
   return {c.nodes for c, _ in chosen}
-
-
-def offered(us):
-  return SimpleNamespace(candidate=SimpleNamespace(predicted_us=us))
 
 
 def compiled(outcome):
@@ -48,8 +44,8 @@ def one_pair():
   loaded = load_model(net.model(net.Exp(net.Tanh(net.input(4, 64)))))
   program = import_model(loaded)
   (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
-  result = SimpleNamespace(candidates=[offered(2.0)])
-  outcome = Outcome(candidate.region, (candidate,), 40.0, result)  # type: ignore[arg-type]
+  result = stand_ins.found(2.0)
+  outcome = Outcome(candidate.region, (candidate,), 40.0, result)
   return loaded, program, candidate, outcome
 
 
@@ -108,8 +104,8 @@ def test_regions_that_save_the_same_stay_in_order(monkeypatch):
     c.region.key for c in found if {n.op_type for n in program.nodes if n.name in c.nodes} >= {"Neg", "Exp"}
   }
   same = tuple(c for c in found if c.region.key == key)
-  result = SimpleNamespace(candidates=[offered(0.5)])
-  outcomes = {key: Outcome(same[0].region, same, 0.0, result)}  # type: ignore[arg-type]
+  result = stand_ins.found(0.5)
+  outcomes = {key: Outcome(same[0].region, same, 0.0, result)}
   chosen, _ = realise.realise(loaded, program, outcomes, node_us, H200, margin=0.2, measure=False, tries=1)
   place = {n.name: i for i, n in enumerate(program.nodes)}
   at = [min(place[n] for n in c.nodes) for c, _ in chosen]
@@ -132,7 +128,7 @@ def test_what_is_chosen_has_time_to_be_compiled(monkeypatch):
 
   monkeypatch.setattr(realise, "choose", slow)
   (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
-  outcome = Outcome(candidate.region, (candidate,), 40.0, SimpleNamespace(candidates=[offered(2.0)]))  # type: ignore[arg-type]
+  outcome = Outcome(candidate.region, (candidate,), 40.0, stand_ins.found(2.0))
   ends = Ends(time.monotonic() + 6)
   chosen, _ = realise.realise(
     loaded, program, {candidate.region.key: outcome}, dict.fromkeys(candidate.nodes, 20.0), H200,
@@ -228,8 +224,8 @@ def test_predicted_regions_are_compiled_side_by_side(monkeypatch):
 
   monkeypatch.setattr(realise, "tuned", waiting)
   monkeypatch.setattr(realise, "available_cores", lambda: 2)
-  result = SimpleNamespace(candidates=[offered(2.0)])
-  outcomes = {c.region.key: Outcome(c.region, (c,), 40.0, result) for c in pairs}  # type: ignore[arg-type]
+  result = stand_ins.found(2.0)
+  outcomes = {c.region.key: Outcome(c.region, (c,), 40.0, result) for c in pairs}
   node_us = {n: 20.0 for c in pairs for n in c.nodes}
   chosen, found = realise.realise(
     loaded, program, outcomes, node_us, H200, margin=0.2, measure=False, tries=1, instances=Checks()

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 from math import prod
-from types import SimpleNamespace
 
 import pytest
+import stand_ins
 from golden_graphs import golden_graph
 from search_programs import PROGRAMS
 
@@ -122,7 +122,7 @@ def test_what_the_compiler_refuses_is_asked_once(monkeypatch):
     rounds.append(len(candidates))
     asked.extend(c.params for c in candidates)
     candidates = [c for c in candidates if all(p.instruction == "mma" for p in c.params)]
-    taken = [SimpleNamespace(candidate=c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
+    taken = [stand_ins.compiled(c) for c in candidates[:: 1 if len(rounds) < 3 else 2]]
     return taken, [Rejection("SMEM", "", ())] * (len(candidates) - len(taken))
 
   def measure_all(loaded, region, compiled, target, more, draws, weights):
@@ -154,10 +154,10 @@ kernel k0 grid=a1,a2 cluster=- loop=a0
 """
 
 
-def linear(rows, runtime=frozenset()):
+def linear(rows, runtime=None):
   graph = parse_ugraph(LINEAR)
   sizes = {"a0": 768, "a1": 768, "a2": rows}
-  region = SimpleNamespace(extents=sizes, runtime=runtime)
+  region = stand_ins.region(extents=sizes, runtime=runtime)
   return region, Candidate(graph, (KernelParams((64, 32), 1, 256, 8, 4),), 1.0)
 
 
@@ -191,7 +191,7 @@ def test_not_where_rows_are_few():
 
 
 def test_rows_that_only_a_run_counts():
-  region, first = linear(512, frozenset({"a2"}))
+  region, first = linear(512, {"a2": ()})
   found = by_warpgroups(region, first, H200, 8)
   assert len(found) == 8
   assert all(emit_candidate(c, region.extents, H200, "k", region.runtime)[0].sizes == ("a2",) for c in found)
@@ -205,7 +205,7 @@ def test_they_are_timed_beside_the_others(monkeypatch, measure):
 
   def compile_some(region, candidates, target, *, keep, workers=1):
     asked.append([c.params[0].instruction for c in candidates])
-    return [SimpleNamespace(candidate=c) for c in candidates[:keep]], []
+    return [stand_ins.compiled(c) for c in candidates[:keep]], []
 
   def measure_all(loaded, region, compiled, target, more, given=None, weights=None):
     tried, others = [], compiled
@@ -232,7 +232,7 @@ def test_what_is_made_ready_has_the_instruction_of_the_fastest():
   region, first = linear(512)
   best = by_warpgroups(region, first, H200, 1)[0]
   outcome = Outcome(region, (), 0.0, None)
-  found = tuning.second_numbers(outcome, SimpleNamespace(candidate=best), H200, 4)
+  found = tuning.second_numbers(outcome, stand_ins.compiled(best), H200, 4)
   assert found and {p.instruction for c in found for p in c.params} == {"wgmma"}
   assert best.params not in {c.params for c in found}
 

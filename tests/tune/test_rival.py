@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 from math import inf
-from types import SimpleNamespace
 
 import pytest
+import stand_ins
 from small_models import Net
 
 from mirage_onnx.errors import Rejection
@@ -24,9 +24,8 @@ def world():
   node_us = {n.name: 10.0 for n in program.nodes}
   found = {}
   for key, o in grouped(find_candidates(program).candidates, node_us).items():
-    candidate = SimpleNamespace(predicted_us=6.0)
-    result = SimpleNamespace(candidates=(SimpleNamespace(candidate=candidate),))
-    compiled = SimpleNamespace(candidate=candidate)
+    result = stand_ins.found(6.0)
+    compiled = stand_ins.compiled(result.candidates[0].candidate)
     found[key] = replace(o, result=result, compiled=compiled, measured=Measured(9.0, 10.0, 1))
   return program, node_us, found
 

@@ -69,8 +69,9 @@ def test_products_over_an_axis():
   assert field.product(x[:0]).tolist() == [1, 1, 1, 1]
 
 
-def test_arithmetic_is_exact():
-  x, y = draw(1000), draw(1000)
+@pytest.mark.parametrize("count", [1, field.FEW, field.FEW + 1, 1000])
+def test_arithmetic_is_exact(count):
+  x, y = draw(count), draw(count)
   for m in (P, Q):
     a, b = x % np.uint64(m), y % np.uint64(m)
     assert (field.mul(field.inverse(a, m), a, m) == 1).all()
@@ -81,6 +82,10 @@ def test_arithmetic_is_exact():
   assert field.mul(x, y).tolist() == [a * b % P for a, b in pairs]
   assert field.power(x, 13).tolist() == [pow(a, 13, P) for a, _ in pairs]
   assert (field.mul(field.inverse(x), x) == 1).all()
+  largest = np.full(count, 2**64 - 1, dtype=np.uint64)
+  for m in (P, Q):
+    assert set(field._mod(largest, m).tolist()) == {(2**64 - 1) % m}
+    assert not field._mod(largest // np.uint64(m) * np.uint64(m), m).any()
 
 
 @pytest.mark.parametrize("modulus", [P, Q])

@@ -155,7 +155,7 @@ def late_stores(w: ValueWriter, threads: ThreadGraph) -> LateStores | None:
 
 def _late_stores(w: ValueWriter, threads: ThreadGraph) -> LateStores | None:
   feed, lowering = threads.feed, w.lowering
-  kernel, warps = lowering.assignment.kernel, lowering.warps
+  kernel, warps = lowering.kernel, lowering.warps
   if not isinstance(feed, Feed) or not feed.registers or len(kernel.saves) != 1 or threads.kernels > 1:
     return None
   (save,) = kernel.saves

@@ -165,7 +165,7 @@ def spill(w: ValueWriter, step: do.Spill) -> None:
 
 def store(w: ValueWriter, step: do.Store) -> None:
   """A value to its tensor, by one of those that hold an element."""
-  kernel, lowering = w.lowering.assignment.kernel, w.lowering
+  kernel, lowering = w.lowering.kernel, w.lowering
   save = kernel.saves[step.index]
   form = lowering.save_form(save.arg)
   own, view = w.own(save.arg), w.view(save.tensor)

@@ -127,17 +127,16 @@ def store_quads(
 def parts_of_ranks(w: ValueWriter, threads: ThreadGraph) -> int:
   """Tiles that a rank has: as many for all; 0: each has all of them, and the first rank's are saved."""
   lowering, steps = w.lowering, threads.steps.after
-  kernel = lowering.assignment.kernel
   gathers = [n for n, s in enumerate(steps) if isinstance(s, GatherRanks)]
   if lowering.ranks == 1 or not lowering.warpgroup or not gathers:
     return 0
   behind = steps[gathers[0] :]
   forms = {lowering.forms[s.index] for s in behind if isinstance(s, GatherRanks)}
-  forms |= {lowering.save_form(s.arg) for s in kernel.saves}
+  forms |= {lowering.save_form(s.arg) for s in lowering.kernel.saves}
   if len(forms) != 1 or not all(isinstance(s, GatherRanks | Fetch | ThreadRun | Store) for s in behind):
     return 0
   (form,) = forms
-  if not all(in_quads(w, form, w.view(s.tensor), w.own(s.arg)) for s in kernel.saves):
+  if not all(in_quads(w, form, w.view(s.tensor), w.own(s.arg)) for s in lowering.kernel.saves):
     return 0
   if any(p.length > 1 for p in form.rest):
     return 0

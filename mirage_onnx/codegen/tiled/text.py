@@ -97,5 +97,5 @@ _WRITERS: Mapping[type[ThreadStep], Callable[[ValueWriter, Any], None]] = {
 def write_step(w: ValueWriter, step: ThreadStep) -> None:
   """The text of one step."""
   if type(step) not in _WRITERS:
-    raise TypeError(f"not a step with a text: {step.text}")
+    raise TypeError(f"not a step with a text: {step}")
   _WRITERS[type(step)](w, step)

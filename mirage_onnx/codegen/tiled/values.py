@@ -95,7 +95,7 @@ class ValueWriter:
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:
-    return self.lowering.assignment.kernel.ops
+    return self.lowering.ops
 
   def own(self, index: int) -> Mapping[str, Piece]:
     """The pieces of a value by axis."""
@@ -264,7 +264,7 @@ class ValueWriter:
 
     Then that is multiplied once, and not for every element, and has to be far from infinite.
     """
-    op, loop = self.ops[index], self.lowering.assignment.kernel.loop
+    op, loop = self.ops[index], self.lowering.kernel.loop
     inner = self.ops[op.args[0]] if op.op == "exp" and op.phase is Phase.LOOP else None
     if inner is None or inner.op not in ("add", "sub") or inner.dtype is not op.dtype:
       return None

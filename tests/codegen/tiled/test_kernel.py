@@ -36,7 +36,7 @@ def test_text_keeps_the_rules():
 def test_a_step_without_a_text():
   c = case(CENTRED, 2, a0=4, a1=8)
   plan = c.plan()
-  with pytest.raises(TypeError, match="advance"):
+  with pytest.raises(TypeError, match="Advance"):
     write_step(ValueWriter(c.graph, plan.lowering, plan.pieces, Writer()), Advance(-1))
 
 
