@@ -28,7 +28,7 @@ def found(region, hooks=None):
 
 @pytest.mark.parametrize("name", ["pooled_linear", *(pytest.param(n, marks=slow) for n in LONG)])
 def test_nothing_is_passed_over(name, monkeypatch):
-  """Without these floors the same programs are found, of not many more kernels: they are asked for from 32 units on."""
+  """Without these floors the same programs are found, of not many more kernels (floors begin at 32 units)."""
   region = PROGRAMS[name]()
   quick, few = found(region)
   monkeypatch.setattr(Plans, "_least_us", lambda self, node, floor_us, walk: floor_us)
