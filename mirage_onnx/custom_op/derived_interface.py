@@ -118,7 +118,7 @@ def _planned(region: Region, record: Mapping[str, Any]) -> Planned | None:
   graph = parse_ugraph(record["ugraph"])
   params = tuple(KernelParams.from_text(p) for p in record["params"])
   recorded = Interface.from_record(record["interface"])
-  operands = recorded.head.inputs[len({x.source.name for x in region.given}) :]
+  operands = recorded.head.inputs[len(region.reads) :]
   try:
     return plan_candidate(region, Candidate(graph, params), ()).placed((), operands)
   except (MirageError, RejectionError, LookupError, ValueError):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 
+from mirage_onnx.importer.graph import domain_of
+
 
 def constant_nodes(nodes: Iterable[NodeProto]) -> dict[str, TensorProto]:
   """Output -> value, of the Constants among ``nodes``."""
@@ -14,7 +16,7 @@ def constant_nodes(nodes: Iterable[NodeProto]) -> dict[str, TensorProto]:
 
 def constant_node(node: NodeProto) -> TensorProto | None:
   """The tensor of a Constant node, or None for sparse and string values."""
-  if node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+  if domain_of(node) != "" or len(node.attribute) != 1:
     return None
   a = node.attribute[0]
   match a.name:

@@ -11,6 +11,11 @@ from mirage_onnx.errors import MirageError
 SHOWN = 6
 
 
+def domain_of(node: NodeProto) -> str:
+  """The node's domain, with the default one always spelled as the empty string."""
+  return "" if node.domain == "ai.onnx" else node.domain
+
+
 def subgraphs(node: NodeProto) -> tuple[GraphProto, ...]:
   """The graphs that a node holds in its attributes (If, Loop, Scan)."""
   found: list[GraphProto] = []

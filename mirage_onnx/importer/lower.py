@@ -4,9 +4,9 @@ from onnx import AttributeProto, GraphProto, NodeProto
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer.context import Context
-from mirage_onnx.importer.graph import captured_names, reads, subgraphs
+from mirage_onnx.importer.graph import captured_names, domain_of, reads, subgraphs
 from mirage_onnx.importer.semantics import DOMAINS, NOT_IN_ONNX, SEMANTICS, Rule
-from mirage_onnx.importer.shapes import domain_of, has_schema
+from mirage_onnx.importer.shapes import has_schema
 from mirage_onnx.importer.split_projections import part_of
 from mirage_onnx.ir import DType, Node, Tensor
 from mirage_onnx.ir.program import is_places

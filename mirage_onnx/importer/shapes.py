@@ -22,7 +22,7 @@ from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.declared_names import typed, with_names, without_names
 from mirage_onnx.importer.external import MAX_ELEMENTS, MAX_RANK
-from mirage_onnx.importer.graph import label, nodes_of, subgraphs
+from mirage_onnx.importer.graph import domain_of, label, nodes_of, subgraphs
 from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.ir import Dim, DType, Tensor
 from mirage_onnx.onnx_process import Onnx, sentence
@@ -50,11 +50,6 @@ _NO_END = frozenset({(1 << 31) - 1, (1 << 63) - 1})
 #: Operators whose inference may end the process (onnx 1.23): where an input's type is not known, or
 #: where an attribute counts fewer than no dimensions.
 _CRASHING = frozenset({"EyeLike", "RegexFullMatch", "GatherND"})
-
-
-def domain_of(node: NodeProto) -> str:
-  """The node's domain, with the default one always spelled as the empty string."""
-  return "" if node.domain == "ai.onnx" else node.domain
 
 
 def has_schema(node: NodeProto, opset: int) -> bool:

@@ -19,7 +19,8 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from mirage_onnx.importer.folding import GROWING, MOST_ELEMENTS, RULES
-from mirage_onnx.importer.shapes import DTYPES, SMALL, domain_of, has_schema
+from mirage_onnx.importer.graph import domain_of
+from mirage_onnx.importer.shapes import DTYPES, SMALL, has_schema
 from mirage_onnx.importer.sized_shapes import SHAPES, Dim, Dims
 from mirage_onnx.importer.sizes import SizeSum, UnsettledError, divided, is_count
 from mirage_onnx.ir import DType, Tensor

@@ -39,8 +39,7 @@ def borders(survey: Survey, instance: RegionCandidate, limits: Limits | None = N
   readers = program.consumers()
   found = []
   region = instance.region
-  read = dict.fromkeys(i.source.name for i in region.given)
-  for i in (i for i in read if i not in program.weights):
+  for i in (i for i in region.reads if i not in program.weights):
     if i in maker:
       found.append(Border(i, True, maker[i], growth.reason(maker[i])))
     else:

@@ -119,6 +119,16 @@ class Region:
     """All that its kernels are given to read."""
     return (*self.inputs, *self.picks)
 
+  @property
+  def weights(self) -> tuple[RegionTensor, ...]:
+    """The inputs that no run changes."""
+    return tuple(i for i in self.inputs if i.is_weight)
+
+  @property
+  def reads(self) -> tuple[str, ...]:
+    """The tensors of the program that its node reads, each once."""
+    return tuple(dict.fromkeys(x.source.name for x in self.given))
+
   def count_of(self, picks: RegionTensor) -> int:
     """How many rows every table has of which one of ``Region.picks`` picks some."""
     return min(w.full for i in self.inputs for w in i.windows if w.picks == picks.name and w.full)

@@ -54,16 +54,12 @@ class RegionCandidate:
   @property
   def weights(self) -> tuple[RegionTensor, ...]:
     """The inputs of the region that no run changes."""
-    if isinstance(self.made, LateRegion):
-      return self.made.weights
-    return tuple(i for i in self.made.inputs if i.is_weight)
+    return self.made.weights
 
   @property
   def reads(self) -> tuple[str, ...]:
     """The tensors of the program that its node reads, each once."""
-    if isinstance(self.made, LateRegion):
-      return self.made.reads
-    return tuple(dict.fromkeys(t.source.name for t in self.made.given))
+    return self.made.reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class _Made:
   @cached_property
   def reads(self) -> tuple[int, ...]:
     """The numbers of what the region's node reads."""
-    return tuple(dict.fromkeys(self.place[t.source.name] for t in self.region.given))
+    return tuple(self.place[name] for name in self.region.reads)
 
 
 class LateRegion:
@@ -94,9 +94,9 @@ class LateRegion:
   def weights(self) -> tuple[RegionTensor, ...]:
     """Those of the region's inputs that no run changes."""
     place, names = self._made.place, self._names
-    found = tuple(i for i in self._made.region.inputs if i.is_weight)
+    found = self._made.region.weights
     if any(place[i.tensor.name] >= len(names) for i in found):  # a part of one, whose name is made
-      return tuple(i for i in self.region.inputs if i.is_weight)
+      return self.region.weights
     return tuple(_with_names(i, lambda x: names[place[x]]) for i in found)
 
 

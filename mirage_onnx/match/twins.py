@@ -56,6 +56,6 @@ def twins(regions: Sequence[Region]) -> tuple[Twins, ...]:
   found: dict[Form, tuple[Region, dict[tuple[str, ...], tuple[RegionTensor, ...]]]] = {}
   for r in regions:
     _, weights = found.setdefault(step_form(r), (r, {}))
-    held = tuple(i for i in r.inputs if i.is_weight)
+    held = r.weights
     weights.setdefault(tuple(i.tensor.name for i in held), held)
   return tuple(Twins(region, tuple(weights.values())) for region, weights in found.values())

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-from mirage_onnx.importer.shapes import domain_of
+from mirage_onnx.importer.graph import domain_of
 from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.onnx_process import Onnx

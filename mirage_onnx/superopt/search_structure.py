@@ -26,6 +26,7 @@ from math import inf
 
 from mirage_onnx import deadline
 from mirage_onnx.errors import Rejection
+from mirage_onnx.events import silent
 from mirage_onnx.ir import KernelParams, Region, UGraph, print_ugraph
 from mirage_onnx.superopt.axioms import AXIOMS, Axiom
 from mirage_onnx.superopt.expected_time import too_slow
@@ -105,7 +106,7 @@ def probe(
   deadline = time.monotonic() + budget_s
   before = [g.text for g in entry.graphs] if entry else []
   asked = _Asked(region, verify, dict.fromkeys(graphs, _Known()))
-  quiet = Hooks(hooks.store, hooks.stop, kin=hooks.kin)  # the progress of a probe is none of the region
+  quiet = replace(hooks, emit=silent)  # the progress of a probe is none of the region
   shapes = probe_shapes(region, probes)
 
   def finishes(extents: Mapping[str, int]) -> bool:

@@ -45,7 +45,7 @@ NEAR, MANY_BYTES = 4, 4 << 20
 
 def weight_axes(region: Region) -> frozenset[str]:
   """The axes of weights."""
-  return frozenset(a for i in region.inputs if i.is_weight for a in i.axes)
+  return frozenset(a for i in region.weights for a in i.axes)
 
 
 def part_axes(region: Region) -> frozenset[str]:
@@ -83,7 +83,7 @@ class FamilyEntry:
   def serves(self, region: Region) -> bool:
     """Whether the best for ``region`` is among the µGraphs."""
     axes, extents = weight_axes(region), region.extents
-    weights = [i for i in region.inputs if i.is_weight]
+    weights = region.weights
     held = sum(i.dtype.bytes_of(prod(extents[a] for a in i.axes)) // i.repeat for i in weights)
     near = NEAR if held >= MANY_BYTES else 1
 

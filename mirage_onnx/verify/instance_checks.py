@@ -92,7 +92,7 @@ def _of_one_form(parts: Sequence[Part], graph: UGraph, params: Params) -> list[R
   found = _typed(lambda: check_ranges(parts, graph), len(parts))
   left = [n for n, refused in enumerate(found) if refused is None]
   # What reads no other weights rounds alike.
-  own = {tuple(i.tensor.name for i in parts[n][0].inputs if i.is_weight): n for n in left}
+  own = {tuple(i.tensor.name for i in parts[n][0].weights): n for n in left}
   names = list(own.values())
   refused = dict[int, Rejection | None]()
   for start in range(0, len(names), SIDE_BY_SIDE):
@@ -102,7 +102,7 @@ def _of_one_form(parts: Sequence[Part], graph: UGraph, params: Params) -> list[R
     if _rounds(together, graph, params, ROUNDING, NUMERIC) is not None:
       refused |= {n: _rounds([parts[n]], graph, params, (), ()) for n in some}
   for n in left:
-    key = tuple(i.tensor.name for i in parts[n][0].inputs if i.is_weight)
+    key = tuple(i.tensor.name for i in parts[n][0].weights)
     found[n] = refused.get(own[key])
   return found
 

@@ -81,7 +81,7 @@ class RangeCheck:
       self._step_axes = {i.name: original.ugraph.tensor(i.name).axes for i in region.inputs}
     else:
       self._lines, self._step_extents, self._step_axes = like._lines, like._step_extents, like._step_axes
-    held, sizes = [i for i in region.inputs if i.is_weight], self._step_extents
+    held, sizes = region.weights, self._step_extents
     self._weights = {i.name: _weight(region.extents, i, i.axes, given) for i in held}
     self._step_weights = {i.name: _weight(sizes, i, self._step_axes[i.name], given) for i in held}
     numbers = [i for i in region.inputs if not i.is_weight and not _is_bounded(i.dtype)]

@@ -150,7 +150,7 @@ class ModelWeights:
 
   def of(self, region: Region) -> Weights:
     """Those that ``region`` reads."""
-    held = [i for i in region.inputs if i.is_weight and self._stored(i.source.name)]
+    held = [i for i in region.weights if self._stored(i.source.name)]
     parts = {i.tensor.name: PartOfWeight(region, i) for i in held if i.view}
     shapes = {i.source.name: region.shape(i.source) for i in held}
     return Weights(tuple(shapes), lambda name: self._first(name, shapes[name]), self.extremes, parts)
@@ -164,7 +164,7 @@ class ModelWeights:
 
   def digest(self, region: Region) -> str:
     """A hash of the weights that ``region`` reads, in the order of its inputs; names are none of it."""
-    found = [self._digest(i.source.name) for i in region.inputs if i.is_weight]
+    found = [self._digest(i.source.name) for i in region.weights]
     return hashlib.sha256(" ".join(found).encode()).hexdigest()
 
   def hash_large(self) -> None:

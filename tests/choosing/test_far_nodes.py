@@ -1,20 +1,16 @@
 """What layers far apart have in common is no matter of their windows."""
 
 from scipy import optimize
+from small_models import layers_with_a_mask
 
 from mirage_onnx.choosing import partition
 from mirage_onnx.choosing.partition import choose
-from mirage_onnx.importer import import_model, load_model
-from mirage_onnx.match.candidates import find_candidates
 
 
 def test_layers_with_a_mask_in_common_are_one_problem_of_windows(net, monkeypatch):
   """The choice is that of windows which have to do with all that was chosen before, of fewer problems."""
-  calls, real, x, mask = [], optimize.milp, net.input(8, 64), net.Exp(net.Neg(net.input(8, 64)))
-  for _ in range(16):
-    x = net.Tanh(net.Add(net.MatMul(net.Mul(x, mask), net.weight(64, 64)), x))
-  found = find_candidates(program := import_model(load_model(net.model(x)))).candidates
-  node_us = {n.name: 20.0 if n.op_type == "MatMul" else 3.0 for n in program.nodes}
+  calls, real = [], optimize.milp
+  program, found, node_us = layers_with_a_mask(net)
   parts = [0.5 + int(c.key[:4], 16) / 2**18 + 0.2 / len(c.nodes) for c in found]
   times = [sum(node_us[n] for n in sorted(c.nodes)) * p for c, p in zip(found, parts, strict=True)]
   monkeypatch.setattr(partition, "WHOLE", 1)

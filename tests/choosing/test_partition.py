@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import optimize
-from small_models import Net
+from small_models import Net, layers_with_a_mask
 
 from mirage_onnx.choosing import partition, small_choice
 from mirage_onnx.choosing.partition import choose
@@ -209,11 +209,8 @@ def test_a_rough_choice_is_nearly_as_good(net, monkeypatch):
 
 def test_layers_with_a_mask_in_common_are_one_problem_of_a_rough_choice(net, monkeypatch):
   """Each layer's regions may compute the mask again; the windows of equal layers are solved once."""
-  calls, real, x, mask = [], optimize.milp, net.input(8, 64), net.Exp(net.Neg(net.input(8, 64)))
-  for _ in range(16):
-    x = net.Tanh(net.Add(net.MatMul(net.Mul(x, mask), net.weight(64, 64)), x))
-  found = find_candidates(program := import_model(load_model(net.model(x)))).candidates
-  node_us = {n.name: 20.0 if n.op_type == "MatMul" else 3.0 for n in program.nodes}
+  calls, real = [], optimize.milp
+  program, found, node_us = layers_with_a_mask(net)
   times = [sum(node_us[n] for n in sorted(c.nodes)) * (0.5 + 0.3 / len(c.nodes)) for c in found]
   monkeypatch.setattr(partition, "WINDOW", 3 * len(found) // 16)
   monkeypatch.setattr(optimize, "milp", lambda *a, **k: calls.append(1) or real(*a, **k))

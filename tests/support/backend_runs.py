@@ -21,8 +21,8 @@ from mirage_onnx import api, pipeline
 from mirage_onnx.custom_op import session
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import import_model, load
+from mirage_onnx.importer.graph import domain_of
 from mirage_onnx.importer.semantics import SEMANTICS
-from mirage_onnx.importer.shapes import domain_of
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.target import H200
 
