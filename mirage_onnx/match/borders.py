@@ -26,6 +26,10 @@ class Borders:
       self._natural[tensor] = self._is_natural(tensor)
     return self._natural[tensor]
 
+  def set_natural(self, tensor: str) -> None:
+    """A border may lie here: what is on both sides of it is more than a region holds."""
+    self._natural[tensor] = True
+
   def _is_natural(self, tensor: str) -> bool:
     graph = self.graph
     node = graph.producer.get(tensor)

@@ -8,11 +8,12 @@ is bounded by counts of contractions, nodes and leaves.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from mirage_onnx.importer.split_caches import CACHED
+from mirage_onnx.ir.program import Node
 from mirage_onnx.match.borders import Borders
 from mirage_onnx.match.graph import Graph
 from mirage_onnx.match.sinking import SLICING
@@ -90,51 +91,81 @@ def find_cuts(borders: Borders, limits: Limits, until: float = inf) -> dict[str,
       continue
     if time.monotonic() > until:
       break
-    own = graph.contractions(node.name)
-    choices: list[list[Cut]] = []
-    for tensor in graph.activations(node):
-      in_memory = borders.is_put_together(tensor) or graph.is_table(node, tensor)
-      options = [] if in_memory else list(found.get(tensor, ()))
-      if own:
-        options = [c for c in options if _feeds(graph, c, limits, tensor)]
-      if own and borders.regrouped(tensor):
-        options = [c for c in options if borders.may_contract(node.name, c.nodes)]
-      moved = graph.is_read_as_weight(tensor, node)  # no kernel reads it as an activation
-      picks = graph.picks(node, tensor)
-      natural = (borders.is_natural(tensor) or picks) and not moved
-      if graph.inside(tensor) is None or natural or graph.is_table(node, tensor):
-        options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
-      choices.append(options)
-    cuts: dict[Cut, None] = {}
-    many = own > 1 or node.op_type == CACHED  # keys, values and two caches, with what says where
-    for leaves, below, depth_below in _unions(
-      choices, limits, max(limits.leaves, len(choices) if many else 0)
-    ):
-      nodes = below | {node.name}
-      if len(nodes) > limits.nodes or any(
-        x in graph.producer and graph.producer[x].name in nodes for x in leaves
-      ):
-        continue
-      if _mixed(graph, nodes):
-        continue  # a projection and the attention behind it are searched apart
-      count = own + sum(graph.contractions(n) for n in nodes & graph.contracting if n != node.name)
-      depth = graph.depth(node.name) + depth_below
-      deepest = limits.depth if meets(graph, nodes) else limits.weights_depth
-      if count <= limits.contractions and depth <= deepest + (limits.within if depth_below == 0 else 0):
-        cuts[Cut(leaves, nodes, count, depth)] = None
+    choices = _choices(borders, node, found, limits)
+    cuts, too_large = _joined(graph, node, choices, limits)
+    if too_large and not cuts:
+      # More nodes than a region has, and no border among them: one lies in front of this node.
+      inside = [
+        (t, own)
+        for t, own in choices
+        if own and graph.inside(t) and not borders.is_natural(t) and not graph.is_read_as_weight(t, node)
+      ]
+      for tensor, own in inside:
+        own.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
+      cuts, _ = _joined(graph, node, choices, limits)
+      for tensor, _ in inside:
+        if any(tensor in cut.leaves for cut in cuts):
+          borders.set_natural(tensor)
     made = {s.output.name for s in node.steps}
-    found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, tuple(cuts), limits))
+    found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, cuts, limits))
   return found
+
+
+def _choices(
+  borders: Borders, node: Node, found: Mapping[str, tuple[Cut, ...]], limits: Limits
+) -> list[tuple[str, list[Cut]]]:
+  """Each activation that a node reads, with its cuts."""
+  graph = borders.graph
+  own = graph.contractions(node.name)
+  choices: list[tuple[str, list[Cut]]] = []
+  for tensor in graph.activations(node):
+    in_memory = borders.is_put_together(tensor) or graph.is_table(node, tensor)
+    options = [] if in_memory else list(found.get(tensor, ()))
+    if own:
+      options = [c for c in options if _feeds(graph, c, limits, tensor)]
+    if own and borders.regrouped(tensor):
+      options = [c for c in options if borders.may_contract(node.name, c.nodes)]
+    moved = graph.is_read_as_weight(tensor, node)  # no kernel reads it as an activation
+    picks = graph.picks(node, tensor)
+    natural = (borders.is_natural(tensor) or picks) and not moved
+    if graph.inside(tensor) is None or natural or graph.is_table(node, tensor):
+      options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
+    choices.append((tensor, options))
+  return choices
+
+
+def _joined(
+  graph: Graph, node: Node, choices: Sequence[tuple[str, list[Cut]]], limits: Limits
+) -> tuple[tuple[Cut, ...], bool]:
+  """The cuts of a node with one of each operand, and whether some have too many nodes."""
+  own = graph.contractions(node.name)
+  cuts: dict[Cut, None] = {}
+  many = own > 1 or node.op_type == CACHED  # keys, values and two caches, with what says where
+  unions, too_large = _unions(
+    [options for _, options in choices], limits, max(limits.leaves, len(choices) if many else 0)
+  )
+  for leaves, below, depth_below in unions:
+    nodes = below | {node.name}
+    if any(x in graph.producer and graph.producer[x].name in nodes for x in leaves):
+      continue
+    if _mixed(graph, nodes):
+      continue  # a projection and the attention behind it are searched apart
+    count = own + sum(graph.contractions(n) for n in nodes & graph.contracting if n != node.name)
+    depth = graph.depth(node.name) + depth_below
+    deepest = limits.depth if meets(graph, nodes) else limits.weights_depth
+    if count <= limits.contractions and depth <= deepest + (limits.within if depth_below == 0 else 0):
+      cuts[Cut(leaves, nodes, count, depth)] = None
+  return tuple(cuts), too_large
 
 
 def _unions(
   choices: Sequence[Sequence[Cut]], limits: Limits, leaves: int
-) -> list[tuple[frozenset[str], frozenset[str], int]]:
-  """A cut of every operand, joined, within the limits: leaves, nodes and depth.
+) -> tuple[list[tuple[frozenset[str], frozenset[str], int]], bool]:
+  """A cut of every operand, joined, within the limits: leaves, nodes and depth; whether some are too large.
 
   ``leaves``: at most so many, of which attention, or what writes its cache, may have many itself.
   """
-  found = [(frozenset[str](), frozenset[str](), 0)]
+  found, too_large = [(frozenset[str](), frozenset[str](), 0)], False
   for options in choices:
     joined = (
       (a_leaves | b.leaves, a_nodes | b.nodes, max(a_depth, b.depth))
@@ -143,12 +174,16 @@ def _unions(
     )
     distinct = dict[tuple[frozenset[str], frozenset[str], int], None]()
     for cut in joined:
-      if len(cut[0]) <= leaves and len(cut[1]) < limits.nodes:
-        distinct[cut] = None
-        if len(distinct) == MOST_UNIONS:
-          break
+      if len(cut[0]) > leaves:
+        continue
+      if len(cut[1]) >= limits.nodes:
+        too_large = True
+        continue
+      distinct[cut] = None
+      if len(distinct) == MOST_UNIONS:
+        break
     found = list(distinct)
-  return found
+  return found, too_large
 
 
 def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:

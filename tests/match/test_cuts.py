@@ -2,6 +2,8 @@
 
 import pytest
 
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import PREDICTED, STEPS, TIMED, limits_of
 
 
@@ -21,3 +23,28 @@ def test_limits_of_a_run(asked, limits):
 def test_attention_that_is_not_timed_computes_nothing_again():
   assert (TIMED.again_meeting, STEPS.again_meeting, PREDICTED.again_meeting) == (2, 1, 0)
   assert PREDICTED.again == TIMED.again and PREDICTED.depth == TIMED.depth > PREDICTED.weights_depth
+
+
+def functions(net, x, count):
+  """So many functions of elements in a row, of which nobody else reads one."""
+  for i in range(count):
+    x = (net.Sigmoid, net.Tanh, net.Neg)[i % 3](x)
+  return x
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(32, [32]), (40, [8, 32]), (100, [4, 32, 32, 32])])
+def test_a_chain_of_more_nodes_than_a_region_has_is_several(net, count, sizes):
+  program = import_model(load_model(net.model(functions(net, net.input(8, 64), count))))
+  found = find_candidates(program)
+  assert sorted(len(c.nodes) for c in found.candidates) == sizes
+  assert frozenset().union(*(c.nodes for c in found.candidates)) == {n.name for n in program.nodes}
+  assert not found.rejections
+
+
+def test_branches_that_are_too_large_together_are_regions_apart(net):
+  x = net.input(8, 64)
+  branches = [functions(net, x, 20), functions(net, net.Exp(x), 20)]
+  program = import_model(load_model(net.model(net.Add(*branches))))
+  found = find_candidates(program)
+  assert {n.name for n in program.nodes} == frozenset().union(*(c.nodes for c in found.candidates))
+  assert {20, 21} <= {len(c.nodes) for c in found.candidates}
