@@ -14,7 +14,7 @@ from mirage_onnx.ir import Constant, Program, Region, RegionTensor
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.factors import groups
-from mirage_onnx.ir.term import COMMUTATIVE, INPUT, Term, substitute
+from mirage_onnx.ir.term import COMMUTATIVE, INPUT, Term, substitute, walk
 from mirage_onnx.match.axes import NamedSteps, name_axes
 from mirage_onnx.match.colours import bound, colours, digest
 from mirage_onnx.match.guards import without_guards
@@ -122,6 +122,18 @@ def _seen(name: str, found: Viewed, memory: Mapping[str, tuple[str, ...]]) -> tu
   return (*place, "rows") if view.picks else place
 
 
+def _ranked(
+  roots: tuple[Term, ...], inputs: tuple[str, ...], memory: Mapping[str, tuple[str, ...]]
+) -> Mapping[Term, Term]:
+  """Each term with the places of its inputs as their names: an order of what is used alike.
+
+  A copy (``repeated.py``) has the order of the first of its form, so no name may decide it.
+  """
+  terms = walk(roots)
+  placed = {x: t.input_(f"{k:04d}", memory[x]) for k, x in enumerate(inputs)}
+  return dict(zip(terms, substitute(terms, placed), strict=True))
+
+
 def _rename(
   program: Program,
   nodes: tuple[str, ...],
@@ -141,6 +153,7 @@ def _rename(
   runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
   start = {i: digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
   colour, axis_colour = colours(roots, start, memory, runtime)
+  rank: Mapping[Term, Term] = {}
   if len({*colour.values()}) < len(colour) or len({*axis_colour.values()}) < len(axis_colour):
     # What is used alike may have other extents. Colours that see them break the tie, and only that: a
     # region's names do not depend on its sizes otherwise.
@@ -149,6 +162,7 @@ def _rename(
     finer, finer_axis = colours(roots, sized, memory, runtime)
     colour = {u: c + finer[u] for u, c in colour.items()}
     axis_colour = {a: f"{c}{finer_axis[a]}{sizes[a]}" for a, c in axis_colour.items()}
+    rank = _ranked(roots, inputs, memory)
   ranked = sorted(range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i))
   input_order: dict[str, None] = {}
   axis_order: dict[str, None] = {}
@@ -160,7 +174,7 @@ def _rename(
     visited.add(u)
     args = u.args
     if u.op in COMMUTATIVE:
-      args = tuple(sorted(args, key=lambda a: (colour[a], a)))
+      args = tuple(sorted(args, key=lambda a: (colour[a], rank.get(a, a))))
     for a in args:
       visit(a)
     if u.op == INPUT:

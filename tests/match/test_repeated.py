@@ -1,5 +1,7 @@
 """Regions of equal layers: made once, and copies are what each would be by itself."""
 
+import itertools
+
 import numpy as np
 import pytest
 from decoder_layers import Decoder, llama_decode
@@ -113,3 +115,17 @@ def test_numbers_that_look_like_places_are_others():
   maker = repeated.RegionMaker(subject)
   a, b = maker.make(frozenset({own}), frozenset({op})).region, maker.make(nodes, frozenset({spelled})).region
   assert a.terms == b.terms and a.extents == b.extents and a.key != b.key
+
+
+def test_what_is_used_alike_is_read_in_the_order_of_the_nodes():
+  """Names that cross their order (x9, x10) do not decide what a copy reads first, nor what is made first."""
+  net = Net()
+  inputs = [net.input(8, 64) for _ in range(16)]
+  ends = [net.Tanh(net.Mul(x, y)) for x, y in itertools.pairwise(inputs)]
+  subject = import_model(load_model(net.model(*ends)))
+  found = find_candidates(subject).candidates
+  assert len(found) == len(ends) and len({c.region.key for c in found}) == 1
+  for c in found:
+    (end,) = c.outputs
+    pair = inputs[(k := ends.index(end)) : k + 2]
+    assert c.region.reads == tuple(pair) == make_region(subject, c.region.nodes, tuple(pair), (end,)).reads
