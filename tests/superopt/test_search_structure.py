@@ -123,7 +123,7 @@ def test_numbers_take_no_time(name):
 def test_the_probes_are_needed():
   """8 tokens fit one tile, 100 do not: what the search of 8 finds has no numbers for 100."""
   region = PROGRAMS["gated_mlp_silu"]()
-  result, proven = search_proven(region, SCOPE, prover(), budget_s=60, hooks=Hooks())
+  result, proven = search_proven(region, SCOPE, prover(), budget_s=900, hooks=Hooks())
   assert len(proven) == result.report.verified > 0
   (entry, _) = learned("gated_mlp_silu")
   texts = [g.text for g in entry.graphs]
@@ -138,7 +138,7 @@ def test_the_probes_are_needed():
 @pytest.mark.parametrize("name", ["rmsnorm_linear", "softmax_rows"])
 def test_at_its_own_size_a_known_region_gets_what_its_search_found(name):
   region, (entry, result) = PROGRAMS[name](), learned(name)
-  known = from_known(region, SCOPE, prover(), entry, budget_s=60, hooks=Hooks())
+  known = from_known(region, SCOPE, prover(), entry, budget_s=900, hooks=Hooks())
   first, again = result.candidates[0].candidate, known.candidates[0].candidate
   assert again == first and again.predicted_us == first.predicted_us
   assert known.report.states == 0 and known.report.verified >= result.report.verified > 0
@@ -210,7 +210,7 @@ def test_weights_of_nearly_the_same_size_are_not(hidden, inner):
 def test_only_what_is_wanted_is_verified():
   region, (entry, _) = PROGRAMS["rmsnorm_linear"](), learned("rmsnorm_linear")
   verify = Count()
-  known = from_known(region, SCOPE, verify, entry, budget_s=60, hooks=Hooks(), wanted=1)
+  known = from_known(region, SCOPE, verify, entry, budget_s=900, hooks=Hooks(), wanted=1)
   assert len(verify.keys) == known.report.verified == 1
   assert len({print_ugraph(v.candidate.ugraph) for v in known.candidates}) == 1
 
