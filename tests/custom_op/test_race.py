@@ -182,7 +182,7 @@ def test_one_session_at_a_time(tmp_path, monkeypatch):
   assert Crowded.opened == 0 and Crowded.most == 2
   monkeypatch.setattr(Crowded, "most", 0)
   told = []
-  race = module._Race(replace(asked, apart=True, seconds=60.0), told.append)
+  race = module._Race(replace(asked, apart=True, seconds=600.0), told.append)
   rows = race.rows()
   assert [(sizes, how) for sizes, how, *_ in rows] == [("rows=1", "run"), ("rows=300", "run")]
   assert Crowded.most == 1 and not race.skipped
@@ -250,7 +250,7 @@ def test_one_session_for_both_ways_behind_the_first_opening(tmp_path, monkeypatc
       return super().bound(feeds, graph_id, shared)
 
   monkeypatch.setattr(module, "ArmSession", Told)
-  asked = replace(question(one, two, seconds=60.0), provider="cuda")
+  asked = replace(question(one, two, seconds=600.0), provider="cuda")
   rows = module._Race(asked, told.append).rows()
   openings = {speedup[3] for _, _, _, speedups in rows for speedup in speedups}
   assert [how for _, how, *_ in rows] == ["run", "graph"] and len(openings) == 1
