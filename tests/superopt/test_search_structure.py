@@ -95,7 +95,7 @@ def test_other_sizes_get_the_best_from_what_is_known(name):
   verify = structural(region)
   for extents in other_sizes(region):
     sized = replace(region, extents=extents)
-    (fresh, *_) = search(sized, H200, verify).candidates
+    (fresh, *_) = search(sized, H200, verify, budget_s=900.0).candidates
     (known, *_) = renumber(entry.graphs, extents, H200, SearchBound())
     slower = known.predicted_us / fresh.candidate.predicted_us - 1
     if known.known.text != print_ugraph(fresh.candidate.ugraph):
@@ -114,7 +114,7 @@ def test_numbers_take_no_time(name):
 
   most = LIMIT_S
   if name in ATTENTIONS:
-    most = SHARE * spent(search, region, H200, prover(), space=space_of(region))
+    most = SHARE * spent(search, region, H200, prover(), space=space_of(region), budget_s=900.0)
   for extents in other_sizes(region):
     least = min(spent(renumber, entry.graphs, extents, H200, SearchBound()) for _ in range(RUNS))
     assert least < most
@@ -172,7 +172,7 @@ def test_a_second_size_is_not_searched_but_verified_at_its_own_size():
   result = search_structure(second, SCOPE, verify, store)
   assert result.report.states == 0 and result.candidates
   assert set(verify.keys) == {second.key}
-  (fresh, *_) = search(second, H200, prover()).candidates
+  (fresh, *_) = search(second, H200, prover(), budget_s=900.0).candidates
   best = result.candidates[0].candidate.predicted_us
   assert best <= fresh.candidate.predicted_us * (1 + WORSE)
 
@@ -188,7 +188,7 @@ def test_far_or_few_weights_are_searched(tokens, small, large):
   search_structure(first, SCOPE, prove, store)
   known = search_structure(second, SCOPE, prove, store)
   assert known.report.states > 0
-  fresh = search(second, H200, prove)
+  fresh = search(second, H200, prove, budget_s=900.0)
   assert known.candidates[0].candidate == fresh.candidates[0].candidate
   entry = store.get(family(first))
   assert entry is not None and entry.probed == (first.extents, second.extents)
@@ -202,7 +202,7 @@ def test_weights_of_nearly_the_same_size_are_not(hidden, inner):
   second = resized(100, hidden, inner)
   known = search_structure(second, SCOPE, prove, store)
   assert known.report.states == 0 < known.report.verified
-  (fresh, *_) = search(second, H200, prove).candidates
+  (fresh, *_) = search(second, H200, prove, budget_s=900.0).candidates
   best = known.candidates[0].candidate.predicted_us
   assert best <= fresh.candidate.predicted_us * (1 + WORSE)
 
