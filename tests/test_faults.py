@@ -27,7 +27,7 @@ MODEL = two_layers()
 
 
 def optimized(**more):
-  options = pipeline.Options(H200, margin=-9.0, budget_s=200.0, every=True, workers=1, **more)
+  options = pipeline.Options(H200, margin=-9.0, budget_s=2000.0, every=True, workers=1, **more)
   return pipeline.run(load_model(MODEL), options)
 
 
@@ -67,7 +67,7 @@ def test_a_fault_of_one_instance():
   ]
   model = net.model(*ends)
   _, second = (n.name for n in model.graph.node if n.op_type == "Sigmoid")
-  options = pipeline.Options(H200, margin=-9.0, budget_s=200.0, every=True, workers=1)
+  options = pipeline.Options(H200, margin=-9.0, budget_s=2000.0, every=True, workers=1)
   with planted("plan", lambda node: node == second) as hits:
     run = pipeline.run(load_model(model), options)
   assert hits and not any(second in c.nodes for c, _ in run.chosen)
@@ -89,7 +89,7 @@ def test_a_worker_that_dies_costs_its_region(monkeypatch):
     return right(worker, hooks, weights, job)
 
   monkeypatch.setattr(searching, "_ask", dying)
-  options = pipeline.Options(H200, margin=-9.0, budget_s=200.0, every=True, workers=2)
+  options = pipeline.Options(H200, margin=-9.0, budget_s=2000.0, every=True, workers=2)
   run = pipeline.run(load_model(MODEL), options)
   check(run)
   assert killed

@@ -65,7 +65,7 @@ def check_regions(model):
     reason = check_terms(candidate.region, np.random.default_rng(0))
     assert reason is None or reason.code == "INCONCLUSIVE", reason
   region = largest(found).region
-  check_result(model, region, search_region(region, budget_s=20))
+  check_result(model, region, search_region(region, budget_s=900))
 
 
 def inputs_of(region):
@@ -95,7 +95,7 @@ def test_most_random_programs_become_kernels_that_run():
       continue
     searched += 1
     region = largest(found).region
-    result = search_region(region, budget_s=20)
+    result = search_region(region, budget_s=900)
     if check_result(model, region, result):
       candidate = result.candidates[0].candidate
       sources = sources_of(region, candidate, f"random{seed}")

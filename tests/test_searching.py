@@ -70,7 +70,7 @@ def test_a_later_run_only_solves_for_numbers(workers, tmp_path):
 def test_one_region():
   (region,) = regions(1)
   (among_others,) = run(1, 1)
-  assert summary(search_region(LOADED, region, H200, SearchBound(), 60)) == among_others
+  assert summary(search_region(LOADED, region, H200, SearchBound(), 900.0)) == among_others
 
 
 def test_an_error_in_a_worker_costs_its_region():

@@ -121,7 +121,7 @@ def test_a_model(make, tmp_path):
   before, after = tmp_path / "in.onnx", tmp_path / "out.onnx"
   onnx.save(make(), before)
   onnx.checker.check_model(str(before))
-  result = api.optimize(before, after, target="h200", margin=-100.0, budget_s=240.0)
+  result = api.optimize(before, after, target="h200", margin=-100.0, budget_s=2400.0)
   found = Counter(r["reason"] for r in result.report["regions"])
   assert not found.keys() & {"REGION_FAILED", "CHECK_FAILED", "KERNEL_WRONG"}
   verified = api.verify(before, after, emulate=True)

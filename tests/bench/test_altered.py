@@ -37,7 +37,7 @@ def test_what_is_a_fault(changed, said):
 @pytest.mark.slow  # three models are written, some fifty are verified
 def test_a_share_of_all_cases(tmp_path):
   state = tmp_path / "state.jsonl"
-  rows, there = altered.run(tmp_path, each=2, seconds=300, jobs=1, seed=1, state=state)
+  rows, there = altered.run(tmp_path, each=2, seconds=3000, jobs=1, seed=1, state=state)
   assert not list(altered.faults(rows))
   launches = [r for r in rows if r["kind"] in ("plan", "both", "image", "swap") and "library" in r]
   assert len(launches) >= 18 and all(r["verify"] != "PASSED" for r in launches)
@@ -60,7 +60,7 @@ def test_a_process_that_dies_is_one_fault_and_the_rest_goes_on(tmp_path, monkeyp
   )
   monkeypatch.setattr(altered, "ANSWERS", script)
   cases = ["plan:0", "plan:1", "image:1", "plan:2"]
-  rows = list(altered.ask(tmp_path, "m", "driver", time.monotonic() + 60, cases))
+  rows = list(altered.ask(tmp_path, "m", "driver", time.monotonic() + 600, cases))
   assert [f"{r['kind']}:{r['number']}" for r in rows] == cases
   (said,) = altered.faults(rows)
   assert said == "m plan : exit -6 in verify: "

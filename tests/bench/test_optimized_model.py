@@ -17,9 +17,9 @@ def source(tmp_path):
 
 
 def test_predicted(source):
-  predicted = Predicted(source, 60)
+  predicted = Predicted(source, 900)
   try:
-    found = summary(predicted.report(120), predicted.model)
+    found = summary(predicted.report(1800), predicted.model)
   finally:
     predicted.close()
   nodes = onnx.load(predicted.model).graph.node
@@ -43,4 +43,4 @@ def test_error(tmp_path):
   source.write_bytes(b"no model")
   predicted = Predicted(source, 60)
   with pytest.raises(RuntimeError, match="exit code 2"):
-    predicted.report(120)
+    predicted.report(1800)

@@ -23,7 +23,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def run(model):
-  return pipeline.run(load_model(model), pipeline.Options(H200, budget_s=200))
+  return pipeline.run(load_model(model), pipeline.Options(H200, budget_s=2000))
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ def programs():
   """A region and three of its programs: two that compile, and numbers that nothing is emitted for."""
   every = {c.region.key: c.region for c in find_candidates(import_model(LOADED)).candidates}
   region = min(every.values(), key=lambda r: (len(r.nodes), r.key))
-  result = search_region(LOADED, region, H200, SearchBound(), 60.0)
+  result = search_region(LOADED, region, H200, SearchBound(), 900.0)
   good = [v.candidate for v in result.candidates][:2]
   (first, *others) = good[0].params
   return region, (good[0], replace(good[0], params=(replace(first, warps=3), *others)), good[1])

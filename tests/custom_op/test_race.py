@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -24,15 +25,16 @@ def question(*paths, pairs=((0, 1),), seconds=1.0, **more):
 
 
 def test_rounds():
-  us = rounds_us((busy(2e-3), busy(1e-3)))
-  assert us.shape == (2, ROUNDS) and 1.2 < np.median(us[0] / us[1]) < 3
-  assert np.median(us[1]) >= 1000
+  """By the clock: each takes what it does, and on a busy machine more, of fewer rounds."""
+  us = rounds_us((busy(4e-3), busy(1e-3)))
+  assert len(us) == 2 and module.LEAST_ROUNDS <= us.shape[1] <= ROUNDS
+  assert us[0].min() > 3999 and us[1].min() > 999
 
 
 def test_slow_runs_and_many_sizes_take_less_of_each(monkeypatch):
   """Else no budget would be enough for the openings that say something."""
   now = [0.0]
-  monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+  monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
   def takes(seconds):
     def run():
@@ -40,6 +42,8 @@ def test_slow_runs_and_many_sizes_take_less_of_each(monkeypatch):
 
     return run
 
+  us = rounds_us((takes(2e-3), takes(1e-3)))
+  assert us[0] == pytest.approx(2000) and us[1] == pytest.approx(1000)
   for seconds, rounds in ((1e-4, ROUNDS), (0.05, ROUNDS), (0.2, 5), (3.0, 3)):
     now[0] = 0.0
     us = rounds_us((takes(seconds), takes(seconds)))
@@ -59,7 +63,7 @@ def test_no_more_openings_than_there_is_time(tmp_path):
 
 def test_the_slower_model(tmp_path):
   one, nine = save(tmp_path / "one.onnx", 1), save(tmp_path / "nine.onnx", 9)
-  found = race(question(nine, one, pairs=((0, 1), (1, 0)), seconds=9.0))
+  found = race(question(nine, one, pairs=((0, 1), (1, 0)), seconds=300.0))
   assert isinstance(found, Times) and found.launches == (0, 0)
   (row,) = found.rows
   assert (row.how, row.sizes) == ("run", "") and row.us[0] > row.us[1] > 0
@@ -178,7 +182,7 @@ def test_one_session_at_a_time(tmp_path, monkeypatch):
   assert Crowded.opened == 0 and Crowded.most == 2
   monkeypatch.setattr(Crowded, "most", 0)
   told = []
-  race = module._Race(replace(asked, apart=True, seconds=60.0), told.append)
+  race = module._Race(replace(asked, apart=True, seconds=600.0), told.append)
   rows = race.rows()
   assert [(sizes, how) for sizes, how, *_ in rows] == [("rows=1", "run"), ("rows=300", "run")]
   assert Crowded.most == 1 and not race.skipped
@@ -246,7 +250,7 @@ def test_one_session_for_both_ways_behind_the_first_opening(tmp_path, monkeypatc
       return super().bound(feeds, graph_id, shared)
 
   monkeypatch.setattr(module, "ArmSession", Told)
-  asked = replace(question(one, two, seconds=60.0), provider="cuda")
+  asked = replace(question(one, two, seconds=600.0), provider="cuda")
   rows = module._Race(asked, told.append).rows()
   openings = {speedup[3] for _, _, _, speedups in rows for speedup in speedups}
   assert [how for _, how, *_ in rows] == ["run", "graph"] and len(openings) == 1

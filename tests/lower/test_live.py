@@ -52,7 +52,7 @@ def test_what_is_made_of_rotations_before_the_loop_is_not_held_through_it():
   loaded = load_model(cached_step(1, 8, 4, 128, 32768))
   found = find_candidates(import_model(loaded), replace(TIMED, reductions=True), None).candidates
   region = next(c.region for c in found if any(n.endswith("attended") for n in c.nodes))
-  result = search(region, H200, prover(), space=space_of(region))
+  result = search(region, H200, prover(), space=space_of(region), budget_s=900.0)
   graphs = [c.candidate for c in result.candidates if c.candidate.ugraph.kernels[0].loop]
   first, params = graphs[0].ugraph.kernels[0], replace(graphs[0].params[0], loop_tile=64, warps=4)
   extents = ugraph_extents(graphs[0].ugraph, (params, *graphs[0].params[1:]), region.extents)

@@ -69,4 +69,4 @@ def test_a_small_model_is_looked_at_soon(make):
   loaded = load_model(make())
   start = time.process_time()
   survey_model(loaded, H200)
-  assert time.process_time() - start < 2.5  # 1.1 s on a core that does nothing else, 0.4 s of it imports
+  assert time.process_time() - start < 10  # 1.2 s on a core that does nothing else, 0.4 s of it imports

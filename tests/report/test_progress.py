@@ -72,7 +72,7 @@ class Screen:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.file.getvalue())
 
   def until(self, text):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while text not in self.text:
       assert time.monotonic() < end, self.text
       time.sleep(0.01)

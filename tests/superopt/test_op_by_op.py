@@ -21,7 +21,7 @@ def times(build):
 def alone(build):
   """What the search proves of a program of one step."""
   made = region(build)
-  (found, *_) = search(made, H200, prover(), bound=BOUND, space=ALL).candidates
+  (found, *_) = search(made, H200, prover(), bound=BOUND, space=ALL, budget_s=900.0).candidates
   return found.candidate.predicted_us
 
 

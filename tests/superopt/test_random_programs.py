@@ -87,7 +87,7 @@ def test_a_seed_is_the_same_program_everywhere():
 def searched(seed):
   """How the search of a program ends; whatever it returns is right in float64."""
   region = random_program(seed)
-  result = search_region(region, space=ALL, budget_s=20.0)
+  result = search_region(region, space=ALL, budget_s=900.0)
   graphs = {print_ugraph(v.candidate.ugraph): v.candidate.ugraph for v in result.candidates}
   assert {text: why for text, g in graphs.items() if (why := wrong(region, g))} == {}
   return outcome(region, result)

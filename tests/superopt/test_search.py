@@ -252,7 +252,7 @@ def test_refusals_of_the_verifier_are_reported():
     calls.append(graph)
     return Rejection("NUMERICS", "it rounds badly")
 
-  result = search(region_of(norm_linear()), H200, refuse)
+  result = search(region_of(norm_linear()), H200, refuse, budget_s=900.0)
   assert result.candidates == ()
   assert result.report.verified == 0
   assert 0 < len(calls) <= SearchBound().tried
@@ -306,12 +306,14 @@ def test_what_is_not_worth_a_proof_is_not_proven():
     asked.append(given)
     return prover(region)(*given)
 
-  every = search(region, H200, verify)
+  every = search(region, H200, verify, budget_s=900.0)
   best_us = min(expected_us(region, v.candidate, H200) for v in every.candidates)
   asked.clear()
-  assert search(region, H200, verify, worth_us=best_us * 1.001).candidates[0] in every.candidates
+  assert (
+    search(region, H200, verify, worth_us=best_us * 1.001, budget_s=900.0).candidates[0] in every.candidates
+  )
   assert asked
   asked.clear()
-  none = search(region, H200, verify, worth_us=best_us * 0.999)
+  none = search(region, H200, verify, worth_us=best_us * 0.999, budget_s=900.0)
   assert not none.candidates and not asked and none.report.stop is Stop.EXHAUSTED
   assert none.report.refused_slow.reason.startswith(f"{best_us:.2f} us predicted")

@@ -95,7 +95,7 @@ def test_other_sizes_get_the_best_from_what_is_known(name):
   verify = structural(region)
   for extents in other_sizes(region):
     sized = replace(region, extents=extents)
-    (fresh, *_) = search(sized, H200, verify).candidates
+    (fresh, *_) = search(sized, H200, verify, budget_s=900.0).candidates
     (known, *_) = renumber(entry.graphs, extents, H200, SearchBound())
     slower = known.predicted_us / fresh.candidate.predicted_us - 1
     if known.known.text != print_ugraph(fresh.candidate.ugraph):
@@ -114,7 +114,7 @@ def test_numbers_take_no_time(name):
 
   most = LIMIT_S
   if name in ATTENTIONS:
-    most = SHARE * spent(search, region, H200, prover(), space=space_of(region))
+    most = SHARE * spent(search, region, H200, prover(), space=space_of(region), budget_s=900.0)
   for extents in other_sizes(region):
     least = min(spent(renumber, entry.graphs, extents, H200, SearchBound()) for _ in range(RUNS))
     assert least < most
@@ -123,7 +123,7 @@ def test_numbers_take_no_time(name):
 def test_the_probes_are_needed():
   """8 tokens fit one tile, 100 do not: what the search of 8 finds has no numbers for 100."""
   region = PROGRAMS["gated_mlp_silu"]()
-  result, proven = search_proven(region, SCOPE, prover(), budget_s=60, hooks=Hooks())
+  result, proven = search_proven(region, SCOPE, prover(), budget_s=900, hooks=Hooks())
   assert len(proven) == result.report.verified > 0
   (entry, _) = learned("gated_mlp_silu")
   texts = [g.text for g in entry.graphs]
@@ -138,7 +138,7 @@ def test_the_probes_are_needed():
 @pytest.mark.parametrize("name", ["rmsnorm_linear", "softmax_rows"])
 def test_at_its_own_size_a_known_region_gets_what_its_search_found(name):
   region, (entry, result) = PROGRAMS[name](), learned(name)
-  known = from_known(region, SCOPE, prover(), entry, budget_s=60, hooks=Hooks())
+  known = from_known(region, SCOPE, prover(), entry, budget_s=900, hooks=Hooks())
   first, again = result.candidates[0].candidate, known.candidates[0].candidate
   assert again == first and again.predicted_us == first.predicted_us
   assert known.report.states == 0 and known.report.verified >= result.report.verified > 0
@@ -172,7 +172,7 @@ def test_a_second_size_is_not_searched_but_verified_at_its_own_size():
   result = search_structure(second, SCOPE, verify, store)
   assert result.report.states == 0 and result.candidates
   assert set(verify.keys) == {second.key}
-  (fresh, *_) = search(second, H200, prover()).candidates
+  (fresh, *_) = search(second, H200, prover(), budget_s=900.0).candidates
   best = result.candidates[0].candidate.predicted_us
   assert best <= fresh.candidate.predicted_us * (1 + WORSE)
 
@@ -188,7 +188,7 @@ def test_far_or_few_weights_are_searched(tokens, small, large):
   search_structure(first, SCOPE, prove, store)
   known = search_structure(second, SCOPE, prove, store)
   assert known.report.states > 0
-  fresh = search(second, H200, prove)
+  fresh = search(second, H200, prove, budget_s=900.0)
   assert known.candidates[0].candidate == fresh.candidates[0].candidate
   entry = store.get(family(first))
   assert entry is not None and entry.probed == (first.extents, second.extents)
@@ -202,7 +202,7 @@ def test_weights_of_nearly_the_same_size_are_not(hidden, inner):
   second = resized(100, hidden, inner)
   known = search_structure(second, SCOPE, prove, store)
   assert known.report.states == 0 < known.report.verified
-  (fresh, *_) = search(second, H200, prove).candidates
+  (fresh, *_) = search(second, H200, prove, budget_s=900.0).candidates
   best = known.candidates[0].candidate.predicted_us
   assert best <= fresh.candidate.predicted_us * (1 + WORSE)
 
@@ -210,7 +210,7 @@ def test_weights_of_nearly_the_same_size_are_not(hidden, inner):
 def test_only_what_is_wanted_is_verified():
   region, (entry, _) = PROGRAMS["rmsnorm_linear"](), learned("rmsnorm_linear")
   verify = Count()
-  known = from_known(region, SCOPE, verify, entry, budget_s=60, hooks=Hooks(), wanted=1)
+  known = from_known(region, SCOPE, verify, entry, budget_s=900, hooks=Hooks(), wanted=1)
   assert len(verify.keys) == known.report.verified == 1
   assert len({print_ugraph(v.candidate.ugraph) for v in known.candidates}) == 1
 

@@ -29,7 +29,7 @@ from mirage_onnx.target import H200
 from mirage_onnx.worker_process import WorkerProcess
 
 #: More than any job of these tests takes.
-LONG_S = 60.0
+LONG_S = 600.0
 #: So few states that some outline does not get to its end.
 SHORT = replace(default_bound(ALL), states=40)
 

@@ -22,8 +22,8 @@ REGION = PROGRAMS["residual_rmsnorm"]()
 @cache
 def entry():
   scope, hooks = SearchScope(H200), Hooks()
-  _, proven = search_proven(REGION, scope, prover(), budget_s=60, hooks=hooks)
-  found = probe(REGION, scope, prover(), proven, None, (16, 256), budget_s=60, hooks=hooks)
+  _, proven = search_proven(REGION, scope, prover(), budget_s=900, hooks=hooks)
+  found = probe(REGION, scope, prover(), proven, None, (16, 256), budget_s=900, hooks=hooks)
   assert found is not None and len(found.graphs) > 2 and len(found.shapes) > 2
   return found
 

@@ -56,7 +56,7 @@ def test_more_numbers_of_one_program_do_not_take_all_places():
 def test_different_programs_are_tried(tries, monkeypatch):
   """Of the search, and of what is compiled and timed."""
   region = PROGRAMS["residual_rmsnorm"]()
-  result = search(region, H200, prover())
+  result = search(region, H200, prover(), budget_s=900.0)
   assert len({v.candidate.ugraph for v in result.candidates}) == result.report.verified > 2
   tried = []
 

@@ -94,7 +94,7 @@ def _image():
 
 def _structures(folder):
   store = StructureStore(folder, SETTING)
-  return search_structure(region(), scope(), structure_prover(region()), store, budget_s=30.0, hooks=Hooks())
+  return search_structure(region(), scope(), structure_prover(region()), store, budget_s=900.0, hooks=Hooks())
 
 
 @functools.cache

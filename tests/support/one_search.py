@@ -4,7 +4,7 @@ from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.shared_searches import SharedSearches, work
 
 
-def search_structure(region, scope, verify, store, *, budget_s=60.0, hooks=None):
+def search_structure(region, scope, verify, store, *, budget_s=900.0, hooks=None):
   """Its result; ``store`` learns it, and its probes."""
   shared = SharedSearches([region], store, lambda: budget_s)
 

@@ -123,8 +123,9 @@ def prover(loaded=None):
   return prove
 
 
-def search_region(region, loaded=None, **options):
-  return search(region, H200, prover(loaded), **options)
+def search_region(region, loaded=None, *, budget_s=900.0, **options):
+  """As far as it goes, on a busy machine, too."""
+  return search(region, H200, prover(loaded), budget_s=budget_s, **options)
 
 
 def feeds(model, rng):

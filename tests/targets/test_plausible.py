@@ -25,7 +25,7 @@ LEAST_SHARE, BESIDE_US = 0.55, 12.0
 def chosen(program, name):
   region, target = PROGRAMS[program](), TARGETS[name]
   prove = prover(region, derived=True)
-  found = search(region, target, prove, bound=SearchBound(), space=space_of(region), budget_s=60.0)
+  found = search(region, target, prove, bound=SearchBound(), space=space_of(region), budget_s=900.0)
   return region, found.candidates[0].candidate
 
 

@@ -49,7 +49,7 @@ def test_kernels_are_there_when_they_are_asked_for(compiled):
     some.soon([b])
     assert some.take(a).candidates == ["a"] and some.take(b).candidates == ["b"]
     assert some.take(c).candidates == ["c"]
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + 60
     while ("b2",) not in compiled and time.monotonic() < ends:
       time.sleep(0.01)
   assert sorted(x for x in compiled if isinstance(x[-1], bool)) == [("a", False), ("b", False), ("c", True)]
@@ -65,7 +65,7 @@ def test_what_was_timed_before_needs_no_more(compiled):
     some.soon([a, b])
     some.take(a)
     some.take(b)
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + 60
     while (("b2",) not in compiled or draws != ["b"]) and time.monotonic() < ends:
       time.sleep(0.01)
   assert ("a2",) not in compiled and ("b2",) in compiled and draws == ["b"]
@@ -94,12 +94,12 @@ def test_failures_come_when_it_is_taken(compiled):
 def test_nobody_waits_longer_than_there_is_time(compiled, monkeypatch):
   """Whatever a thread is at: who asks for it ends in time, and so does the whole."""
   ended = threading.Event()
-  monkeypatch.setattr(ahead, "first_kernels", lambda *_: ended.wait(60))
+  monkeypatch.setattr(ahead, "first_kernels", lambda *_: ended.wait(600))
   a, start = outcome("a"), time.monotonic()
   with made(until=start + 0.2) as some, pytest.raises(deadline.OverdueError):
     some.soon([a])
     some.take(a)
-  assert time.monotonic() - start < 30
+  assert time.monotonic() - start < 300
   ended.set()
 
 
@@ -119,7 +119,7 @@ def test_what_is_under_way_is_not_waited_for(compiled):
 
   def draw(o):
     begun.set()
-    go_on.wait(60)
+    go_on.wait(600)
     return []
 
   start = time.monotonic()
@@ -127,7 +127,7 @@ def test_what_is_under_way_is_not_waited_for(compiled):
     with Ahead(H200, 8, float("inf"), draw, lambda o, best: []) as some:
       some.draws(outcome("a"))
       some.soon([outcome("b"), outcome("c")])
-      assert begun.wait(30)
-    assert time.monotonic() - start < 50
+      assert begun.wait(60)
+    assert time.monotonic() - start < 300
   finally:
     go_on.set()

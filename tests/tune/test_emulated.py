@@ -1,6 +1,7 @@
 """A predicted choice runs once, reduced, before it ships; one that is wrong makes way for the next."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from packed_models import norm
@@ -114,7 +115,7 @@ def test_time_is_counted(small, monkeypatch):
   """After one that took longer than what is left, no other one begins."""
   look = Emulated(H200, 5.0)
   clock = iter([0.0, 4.5])
-  monkeypatch.setattr(emulated.time, "monotonic", lambda: next(clock))
+  monkeypatch.setattr(emulated, "time", SimpleNamespace(monotonic=lambda: next(clock)))
   monkeypatch.setattr(emulated, "_complaint", lambda *_: "")
   assert look(small.regions[0], small.compiled[0].candidate) == (EMULATED, None)
   assert look.left_s == 0.5

@@ -163,10 +163,28 @@ def test_what_its_share_was_too_short_for_has_another_one(layered):
   assert world.gain_us(found) > 0
 
 
-class Searches:
-  """Of a world, a few between two choices, the most wanted first; each is said to take ``seconds``."""
+class Chosen(Arriving):
+  """Counts the choices of what is searched next."""
 
-  def __init__(self, world, seconds, wait_s=5.0):
+  choices = 0
+
+  @property
+  def preferred(self):
+    return self._preferred
+
+  @preferred.setter
+  def preferred(self, keys):
+    self._preferred = keys
+    self.choices += 1
+
+
+class Searches:
+  """Of a world, four between two choices, the most wanted first; each is said to take ``seconds``.
+
+  ``wait_s``: the most that it waits for a choice, be it longer than any machine takes.
+  """
+
+  def __init__(self, world, seconds, wait_s=300.0):
     self.world, self.seconds, self.done, self.wanted, self.wait_s = world, seconds, [], 0, wait_s
     self.left = dict(world.outcomes)
     world.outcomes = {key: replace(o, result=None) for key, o in world.outcomes.items()}
@@ -177,10 +195,10 @@ class Searches:
       self.wanted += bool(key)
       o = self.left.pop(key or next(iter(self.left)))
       self.done.append(o.region.key)
+      before, end = asks.choices, time.monotonic() + self.wait_s
       tell(replace(o, result=replace(o.result, report=stand_ins.report(self.seconds))))
-      before, end = asks.preferred, time.monotonic() + self.wait_s
       while (
-        len(self.done) % 4 == 0 and asks.preferred is before and not asks.is_left and time.monotonic() < end
+        len(self.done) % 4 == 0 and asks.choices == before and not asks.is_left and time.monotonic() < end
       ):
         time.sleep(0.01)
     for o in self.left.values():
@@ -196,7 +214,7 @@ def test_what_the_choice_wants_is_searched_first_and_the_rest_is_not(layered):
     searches = Searches(world, 5.0)
     roof = {key: 0.6 * o.result.candidates[0].candidate.predicted_us for key, o in searches.left.items()}
     over = []
-    with Arriving(searches, lambda: over.append(len(searches.done))) as arriving:  # noqa: B023
+    with Chosen(searches, lambda: over.append(len(searches.done))) as arriving:  # noqa: B023
       found, _ = world.explored(arriving=arriving, roof_us=lambda region: roof[region.key])  # noqa: B023
     parts.append(world.gain_us(found) / most)
     shares.append(len(searches.done) / count)
@@ -224,11 +242,11 @@ def test_a_repeat_ends_where_the_run_before_it_has(layered, monkeypatch, tmp_pat
     kept = KeptEnds(store, world.outcomes, 100.0)
     world.outcomes = kept.only(world.outcomes)
     searches.left = {key: o for key, o in searches.left.items() if world.outcomes[key].rejection is None}
-    with Arriving(searches) as arriving:
+    with Chosen(searches) as arriving:
       found, said = world.explored(arriving=arriving, kept=kept)
     return found, said, searches.done
 
-  found, said, done = run(first, 5.0)
+  found, said, done = run(first, 300.0)
   monkeypatch.setattr("mirage_onnx.tune.exploring.planned", lambda *a: pytest.fail("a choice was made"))
   same, said_again, done_again = run(again, 0.0)
   assert sorted(done) == sorted(done_again) and 0 < len(done) < len(found)

@@ -56,49 +56,49 @@ def test_the_protocol_is_the_source_of_what_times(tmp_path, monkeypatch):
 
 
 HOLDS = """
-import sys, time
+import sys
 from pathlib import Path
 from mirage_onnx.tune.machine import gpu_alone
 with gpu_alone(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
+    sys.stdin.read()
 """
 
 
 @pytest.fixture
 def another(tmp_path):
-  """Another process that has the GPU for so many seconds."""
-  started = []
-
-  def hold(seconds):
-    process = subprocess.Popen(
-      [sys.executable, "-c", HOLDS, str(tmp_path), str(seconds)], stdout=subprocess.PIPE, text=True
-    )
-    started.append(process)
-    assert process.stdout is not None and process.stdout.readline() == "held\n"
-
-  yield hold
-  for process in started:
-    process.kill()
-    process.wait()
-    process.stdout.close()
+  """Another process that has the GPU until its input is closed."""
+  process = subprocess.Popen(
+    [sys.executable, "-c", HOLDS, str(tmp_path)],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+  )  # fmt: skip
+  assert process.stdout.readline() == "held\n"
+  yield process
+  process.kill()
+  process.communicate()
 
 
-def test_one_process_measures_at_a_time(tmp_path, another):
-  another(3.0)
-  start = time.monotonic()
+def test_one_process_measures_at_a_time(tmp_path, another, monkeypatch):
+  """Whoever waits looks at the time, and the other one goes on meanwhile."""
+  looks = []
+
+  def looked():
+    looks.append(another.poll())
+    if len(looks) == 3:
+      another.stdin.close()
+
+  monkeypatch.setattr(machine, "POLL_S", 0.01)
+  monkeypatch.setattr(machine.deadline, "check", looked)
   with gpu_alone(tmp_path):
-    assert time.monotonic() - start > 0.5
+    assert len(looks) >= 3 and looks[:3] == [None] * 3
   with gpu_alone(tmp_path):
     pass
 
 
-def test_who_waits_for_the_gpu_ends_in_time(tmp_path, another):
-  another(60.0)
-  start = time.monotonic()
+@pytest.mark.usefixtures("another")
+def test_who_waits_for_the_gpu_ends_in_time(tmp_path):
   with pytest.raises(deadline.OverdueError), deadline.until(time.monotonic() + 0.3), gpu_alone(tmp_path):
     pytest.fail("it was not free")
-  assert time.monotonic() - start < 20
 
 
 def test_without_a_cache_nobody_waits(tmp_path, monkeypatch):
@@ -117,7 +117,7 @@ def test_threads_take_turns_and_who_is_inside_may_ask_again(tmp_path):
   inside = threading.Event()
 
   def other():
-    inside.wait(5)
+    assert inside.wait(60)
     with gpu_alone(tmp_path):
       order.append("other")
 
@@ -127,17 +127,17 @@ def test_threads_take_turns_and_who_is_inside_may_ask_again(tmp_path):
     inside.set()
     time.sleep(0.2)
     order.append("first")
-  thread.join(5)
+  thread.join(60)
   assert order == ["first", "other"]
   with gpu_alone(tmp_path):  # and it is free again
     pass
 
 
-def test_other_gpus_are_not_waited_for(tmp_path, another, monkeypatch):
+@pytest.mark.usefixtures("another")  # of GPU 0, for no driver says which
+def test_other_gpus_are_not_waited_for(tmp_path, monkeypatch):
   """Whatever their numbers are in a process: of one GPU all wait for each other."""
-  another(60.0)  # of GPU 0, for no driver says which
   monkeypatch.setattr(machine, "gpu_id", lambda: "ab12")
-  with deadline.until(time.monotonic() + 0.3), gpu_alone(tmp_path):
+  with deadline.until(time.monotonic() + 60), gpu_alone(tmp_path):
     assert {p.name for p in tmp_path.glob("gpu-*")} == {"gpu-0.lock", "gpu-ab12.lock"}
 
 

@@ -1,8 +1,8 @@
 """Which regions a prediction chooses: what a region must win by, and against what."""
 
 import threading
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import stand_ins
@@ -14,7 +14,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.target import H200
-from mirage_onnx.tune import ahead, realise
+from mirage_onnx.tune import ahead, arriving, exploring, realise
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Measured
 
@@ -55,6 +55,19 @@ def times_by(monkeypatch, timed):
   monkeypatch.setattr(realise, "kind_of", lambda o, target: "row")
   monkeypatch.setattr(realise, "with_siblings", lambda loaded, program, chosen, *rest: (chosen, {}))
   monkeypatch.setattr(ahead.Ahead, "soon", lambda self, some: None)
+
+
+class Clock:
+  """Seconds that only tests let pass, but for a microsecond a look: what a machine takes is no part."""
+
+  def __init__(self, monkeypatch):
+    self.now = 1000.0
+    for module in (realise, deadline, exploring, arriving):
+      monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.looked_at))
+
+  def looked_at(self):
+    self.now += 1e-6
+    return self.now
 
 
 def nodes(*names):
@@ -119,17 +132,17 @@ def test_what_is_chosen_has_time_to_be_compiled(monkeypatch):
   loaded = load_model(model)
   program = import_model(loaded)
   monkeypatch.setattr(realise, "tuned", lambda _, o, *rest, **more: compiled(o))
-  choose, asked = realise.choose, []
+  choose, asked, clock = realise.choose, [], Clock(monkeypatch)
 
   def slow(*given, **more):
-    time.sleep(max(0.0, given[-1] - time.monotonic()))
+    clock.now = max(clock.now, given[-1])
     asked.append(given[-1])
     return choose(*given[:-1], **more)
 
   monkeypatch.setattr(realise, "choose", slow)
   (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
   outcome = Outcome(candidate.region, (candidate,), 40.0, stand_ins.found(2.0))
-  ends = Ends(time.monotonic() + 6)
+  ends = Ends(clock.now + 6)
   chosen, _ = realise.realise(
     loaded, program, {candidate.region.key: outcome}, dict.fromkeys(candidate.nodes, 20.0), H200,
     margin=0.2, measure=False, tries=1, ends=ends,
@@ -169,7 +182,7 @@ def test_instances_are_checked_as_soon_as_a_region_was_timed(monkeypatch):
 def test_what_was_timed_is_checked_although_timing_ended_late(monkeypatch, reserved_s):
   """A look that was under way may go on behind the end; what the check needs is still there then."""
   loaded, program, candidate, outcome = one_pair()
-  asked = []
+  asked, clock = [], Clock(monkeypatch)
 
   class Checks:
     def verdicts(self, instances, chosen):
@@ -182,11 +195,11 @@ def test_what_was_timed_is_checked_although_timing_ended_late(monkeypatch, reser
       return {o.region.key: replace(o, compiled=None, rejection=late) for _, o in chosen if ends.over}
 
   def timed(loaded, o, *rest, **more):
-    time.sleep(max(0.0, ends.at + 0.3 + reserved_s - time.monotonic()))  # also behind the end of the checks
+    clock.now = ends.at + 0.3 + reserved_s  # also behind the end of the checks
     return replace(compiled(o), measured=Measured(2.0, 40.0, 1, ()))
 
   times_by(monkeypatch, timed)
-  ends = Ends(time.monotonic() + 8.0)
+  ends = Ends(clock.now + 8.0)
   chosen, found = realise.realise(
     loaded, program, {candidate.region.key: outcome}, dict.fromkeys(candidate.nodes, 20.0), H200,
     margin=0.0, measure=True, tries=1, instances=Checks(), ends=ends, checks=Ends(ends.at + reserved_s),

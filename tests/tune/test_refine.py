@@ -103,7 +103,7 @@ def test_where_the_compiler_spills_all_there_are_numbers_with_fewer_registers():
   """An Orin has few multiprocessors: of a causal mask all that the search finds have the largest tiles."""
   region, orin = PROGRAMS["attention_causal"](), get_target("orin")
   prove = prover(region, derived=True)
-  result = search(region, orin, prove, bound=SearchBound(), space=space_of(region), budget_s=60.0)
+  result = search(region, orin, prove, bound=SearchBound(), space=space_of(region), budget_s=900.0)
   ready = ahead.first_kernels(Outcome(region, (), 0.0, result), orin, 8, 1, 1, measured=False)
   assert {r.code for r in ready.refused} == {"SPILLS"} and len(ready.refused) >= 8
   (made,) = ready.compiled

@@ -81,7 +81,7 @@ def test_an_unsafe_program_takes_no_place_in_the_search():
   regions = [c.region for c in instances(model)]
   twins = [(regions[1], weights.of(regions[1]))]
   prove = prover(regions[0], weights.of(regions[0]), derived=True, twins=twins)
-  result = search(regions[0], H200, prove)
+  result = search(regions[0], H200, prove, budget_s=900.0)
   assert {v.proof.partial for v in result.candidates} == {True, False}
   firsts = {v.candidate.ugraph: v for v in reversed(result.candidates)}
   for v in firsts.values():

@@ -78,7 +78,7 @@ def test_a_value_that_follows_from_another_gets_its_factor_too():
   down, up = net.weight(64, 8, scale=0.2), net.weight(8, 128, scale=0.2)
   model = net.model(net.Add(net.MatMul(y, net.weight(64, 128)), net.MatMul(net.MatMul(y, down), up)))
   loaded, region = load_model(model), region_of(model)
-  result = search(region, H200, prover(region, sample_weights(loaded, region), derived=True))
+  result = search(region, H200, prover(region, sample_weights(loaded, region), derived=True), budget_s=900.0)
   scaled = [v.candidate.ugraph for v in result.candidates if len(v.candidate.ugraph.kernels) == 1]
   assert [r.code for r in result.report.refused if r.code == "RANGE"] == []
   assert scaled and all({Fraction(1, 2), 2} < set(factors(g)) for g in scaled)

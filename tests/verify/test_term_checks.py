@@ -53,7 +53,7 @@ def test_a_wrong_canonical_form_is_refused_in_production():
 @pytest.mark.usefixtures("wrong_forms")
 def test_no_search_proves_anything_of_a_wrong_form():
   region = matches(model(1)).candidates[0].region
-  result = search(region, H200, prover(region))
+  result = search(region, H200, prover(region), budget_s=900.0)
   assert not result.candidates
   assert {r.code for r in result.report.refused if r.nodes == region.nodes} == {"NOT_EQUIVALENT"}
 
