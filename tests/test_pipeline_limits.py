@@ -19,7 +19,7 @@ MODELS = Path(__file__).parents[1] / "models"
 def test_names_run_out(kept_searches):
   loaded = load_model(MODELS / "bert.onnx")
   with kept_searches("bert"):
-    run = pipeline.run(loaded, Options(H200, pool=2))
+    run = pipeline.run(loaded, Options(H200, pool=2, budget_s=3000.0))
   names = {n.op_type for n in run.model.graph.node if n.domain.startswith("ai.mirage")}
   assert names == {"MuGraph_0", "MuGraph_1"}
   refused = [o.rejection for o in run.outcomes.values() if o.rejection]

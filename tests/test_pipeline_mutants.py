@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "bench"))
 
 import pipeline_mutants
+from mutants import harness
 from mutants.harness import NO_FAULT, Fault, Forked, Outcome, forked
 from mutants.hooks import patched, production, watching
 from mutants.plan_faults import faults as plan_faults
@@ -22,8 +23,12 @@ SUBJECT = "stored"
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
+  """Whose runs no busy machine cuts, which would be no fault, or ends."""
   before = dict(os.environ)
-  yield pipeline_mutants.prepared(tmp_path_factory.mktemp("faults"), (SUBJECT,))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(harness, "BUDGET_S", 900.0)
+    patch.setattr(harness, "LIMIT_S", 3600.0)
+    yield pipeline_mutants.prepared(tmp_path_factory.mktemp("faults"), (SUBJECT,))
   os.environ.clear()
   os.environ.update(before)
 

@@ -239,8 +239,8 @@ def _place(error):
 class Forked:
   """A fault that runs in a child; one that hangs or dies is no outcome of ``verify``."""
 
-  def __init__(self, bench, fault, limit_s=LIMIT_S):
-    self.fault, self._limit_s = fault, limit_s
+  def __init__(self, bench, fault, limit_s=None):
+    self.fault, self._limit_s = fault, LIMIT_S if limit_s is None else limit_s
     self._start = time.monotonic()
     self._reading, writing = os.pipe()
     self._child = os.fork()

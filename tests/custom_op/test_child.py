@@ -32,7 +32,7 @@ def test_no_end():
   start = time.monotonic()
   found = in_child("child_work", "hang", 2)
   assert isinstance(found, Ended) and found.late and "no end after 2 s" in found.how
-  assert time.monotonic() - start < 20
+  assert time.monotonic() - start < 300  # of 600
 
 
 def test_a_module_that_is_not_there():

@@ -75,7 +75,9 @@ def another(tmp_path):
   assert process.stdout.readline() == "held\n"
   yield process
   process.kill()
-  process.communicate()
+  process.wait()
+  process.stdin.close()
+  process.stdout.close()
 
 
 def test_one_process_measures_at_a_time(tmp_path, another, monkeypatch):

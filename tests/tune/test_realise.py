@@ -50,8 +50,9 @@ def one_pair():
 
 
 def times_by(monkeypatch, timed):
-  """Regions are timed by ``timed``, nothing is made ahead, and there are no siblings."""
+  """Regions are timed by ``timed``, nothing is made ahead or in processes, and there are no siblings."""
   monkeypatch.setattr(realise, "tuned", timed)
+  monkeypatch.setattr(realise, "available_cores", lambda: 2)
   monkeypatch.setattr(realise, "kind_of", lambda o, target: "row")
   monkeypatch.setattr(realise, "with_siblings", lambda loaded, program, chosen, *rest: (chosen, {}))
   monkeypatch.setattr(ahead.Ahead, "soon", lambda self, some: None)
