@@ -122,7 +122,7 @@ def _seen(name: str, found: Viewed, memory: Mapping[str, tuple[str, ...]]) -> tu
   return (*place, "rows") if view.picks else place
 
 
-def _ranked(
+def _by_places(
   roots: tuple[Term, ...], inputs: tuple[str, ...], memory: Mapping[str, tuple[str, ...]]
 ) -> Mapping[Term, Term]:
   """Each term with the places of its inputs as their names: an order of what is used alike.
@@ -153,7 +153,7 @@ def _rename(
   runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
   start = {i: digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
   colour, axis_colour = colours(roots, start, memory, runtime)
-  rank: Mapping[Term, Term] = {}
+  placed: Mapping[Term, Term] = {}
   if len({*colour.values()}) < len(colour) or len({*axis_colour.values()}) < len(axis_colour):
     # What is used alike may have other extents. Colours that see them break the tie, and only that: a
     # region's names do not depend on its sizes otherwise.
@@ -162,7 +162,7 @@ def _rename(
     finer, finer_axis = colours(roots, sized, memory, runtime)
     colour = {u: c + finer[u] for u, c in colour.items()}
     axis_colour = {a: f"{c}{finer_axis[a]}{sizes[a]}" for a, c in axis_colour.items()}
-    rank = _ranked(roots, inputs, memory)
+    placed = _by_places(roots, inputs, memory)
   ranked = sorted(range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i))
   input_order: dict[str, None] = {}
   axis_order: dict[str, None] = {}
@@ -174,7 +174,7 @@ def _rename(
     visited.add(u)
     args = u.args
     if u.op in COMMUTATIVE:
-      args = tuple(sorted(args, key=lambda a: (colour[a], rank.get(a, a))))
+      args = tuple(sorted(args, key=lambda a: (colour[a], placed.get(a, a))))
     for a in args:
       visit(a)
     if u.op == INPUT:

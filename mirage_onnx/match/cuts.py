@@ -94,18 +94,7 @@ def find_cuts(borders: Borders, limits: Limits, until: float = inf) -> dict[str,
     choices = _choices(borders, node, found, limits)
     cuts, too_large = _joined(graph, node, choices, limits)
     if too_large and not cuts:
-      # More nodes than a region has, and no border among them: one lies in front of this node.
-      inside = [
-        (t, own)
-        for t, own in choices
-        if own and graph.inside(t) and not borders.is_natural(t) and not graph.is_read_as_weight(t, node)
-      ]
-      for tensor, own in inside:
-        own.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
-      cuts, _ = _joined(graph, node, choices, limits)
-      for tensor, _ in inside:
-        if any(tensor in cut.leaves for cut in cuts):
-          borders.set_natural(tensor)
+      cuts = _behind_new_borders(borders, node, choices, limits)
     made = {s.output.name for s in node.steps}
     found |= dict.fromkeys((o for o in node.outputs if o in made), _best(graph, cuts, limits))
   return found
@@ -129,9 +118,37 @@ def _choices(
     picks = graph.picks(node, tensor)
     natural = (borders.is_natural(tensor) or picks) and not moved
     if graph.inside(tensor) is None or natural or graph.is_table(node, tensor):
-      options.append(Cut(frozenset({tensor}), frozenset(), 0, 0))
+      options.append(_border(tensor))
     choices.append((tensor, options))
   return choices
+
+
+def _border(tensor: str) -> Cut:
+  """What reads a tensor and computes nothing of it."""
+  return Cut(frozenset({tensor}), frozenset(), 0, 0)
+
+
+def _behind_new_borders(
+  borders: Borders, node: Node, choices: Sequence[tuple[str, list[Cut]]], limits: Limits
+) -> tuple[Cut, ...]:
+  """The cuts of a node with a border in front of it, where it and what it reads are more than a region holds.
+
+  Those that are used are natural from here on.
+  """
+  graph = borders.graph
+  inside = {
+    tensor
+    for tensor, cuts in choices
+    if cuts
+    and graph.inside(tensor)
+    and not borders.is_natural(tensor)
+    and not graph.is_read_as_weight(tensor, node)
+  }
+  more = [(tensor, [*cuts, _border(tensor)] if tensor in inside else cuts) for tensor, cuts in choices]
+  found, _ = _joined(graph, node, more, limits)
+  for tensor in inside & {leaf for cut in found for leaf in cut.leaves}:
+    borders.set_natural(tensor)
+  return found
 
 
 def _joined(
