@@ -115,7 +115,7 @@ def test_at_random_moments_of_optimize(source, tmp_path):
   rng = np.random.default_rng(0)
   # Half of the moments at the end, where the files are written (each call that changes one: bench/kills.py).
   moments = [0.0, *rng.uniform(0, 1.0, 3), *rng.uniform(0.85, 1.05, 3)]
-  killed = []
+  killed = 0
   for moment in moments:
     out.unlink(missing_ok=True)
     start = time.monotonic()
@@ -126,11 +126,12 @@ def test_at_random_moments_of_optimize(source, tmp_path):
       process.wait(moment * takes)
       takes = min(takes, time.monotonic() - start)
     process.kill()
-    killed.append(process.wait() == -signal.SIGKILL)
+    killed += process.wait() == -signal.SIGKILL
     assert files(source.parent) == before
     if out.exists():
       whole(out)
-  assert killed[0]  # how many of the others is the machine's
+  # The first and the third of three early moments; how long the others take is the machine's.
+  assert killed >= 2
   subprocess.run(command, check=True, timeout=300, capture_output=True)
   whole(out)
   assert not [file for file in files(tmp_path) if file.endswith(".tmp")]
