@@ -29,14 +29,14 @@ END_S = 0.5
 BUSY = "while True: pass"
 
 
-def timed(path, out, seconds, log):
-  """How long the command took, and its report."""
+def timed(path, out, store, log, *options):
+  """How long the command took, with what is kept in the folder ``store``, and its report."""
   command = [sys.executable, "-m", "mirage_onnx", "optimize", path, "-o", out, "--target", "h200"]
-  command += ["--budget", str(seconds), "--json"]
+  command += [*options, "--json"]
   start = time.monotonic()
   with log.open("wb") as file:
     done = subprocess.run(
-      command, stdout=subprocess.PIPE, stderr=file, env={**os.environ, "MIRAGE_CACHE_DIR": f"{out}.cache"}
+      command, stdout=subprocess.PIPE, stderr=file, env={**os.environ, "MIRAGE_CACHE_DIR": str(store)}
     )
   took = time.monotonic() - start
   if done.returncode:
@@ -60,7 +60,8 @@ def main():
         busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(given.load)]
         load = os.getloadavg()[0]
         try:
-          took, report = timed(path, Path(folder) / f"out{seconds}.onnx", seconds, Path(folder) / "log")
+          out, log = Path(folder) / f"out{seconds}.onnx", Path(folder) / "log"
+          took, report = timed(path, out, f"{out}.cache", log, "--budget", str(seconds))
         finally:
           for b in busy:
             b.kill()

@@ -14,34 +14,26 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
+from budgets import timed
 from facts import facts
 from whole_model import make, names_in
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def timed(model, folder):
+def run(model, folder):
   """One run of the command: its seconds, and what its report says of them."""
   out = folder / "out"
   shutil.rmtree(out, ignore_errors=True)
   out.mkdir()
-  command = [sys.executable, "-m", "mirage_onnx", "optimize", model, "-o", out / "model.onnx"]
-  env = {**os.environ, "MIRAGE_CACHE_DIR": str(folder / "store"), "PYTHONPATH": str(ROOT)}
-  load = os.getloadavg()[0]
-  start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-  run = subprocess.run([*command, "--target", "h200", "--json"], env=env, capture_output=True, text=True)
-  seconds, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-  if run.returncode:
-    raise SystemExit(f"{model}: {run.stderr[-500:]}")
-  regions = json.loads(run.stdout)["regions"]
+  load, before = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
+  took_s, report = timed(model, out / "model.onnx", folder / "store", folder / "log")
+  after, regions = resource.getrusage(resource.RUSAGE_CHILDREN), report["regions"]
   return {
-    "wall_s": round(seconds, 1),
+    "wall_s": round(took_s, 1),
     "cpu_s": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
     "load": round(load, 1),
     "replaced": sum(r["count"] for r in regions if r["status"] == "replaced"),
@@ -59,7 +51,7 @@ def main():
   for name in o.models or names_in(o.graphs):
     with tempfile.TemporaryDirectory() as folder:
       model = make(o.graphs, name, Path(folder) / name)
-      rows[name] = {run: timed(model, Path(folder)) for run in ("first", "again")}
+      rows[name] = {which: run(model, Path(folder)) for which in ("first", "again")}
       print(name, json.dumps(rows[name]), flush=True)
   record = {**facts(("onnx", "onnxruntime")), "models": rows}
   o.out.write_text(json.dumps(record, indent=1) + "\n")
