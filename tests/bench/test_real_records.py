@@ -57,6 +57,16 @@ def test_a_model_takes_a_minute_or_says_how_far_it_is(models):
   assert all(m["cut_off"] == 0 for m in models)
 
 
+def test_whole_models_on_two_free_cores():
+  """Without a GPU each within a minute, nothing cut off, and again within ten seconds."""
+  rows = record("first_runs.json")
+  assert rows["cores"] == 2 and len(rows["models"]) == 12
+  for name, runs in rows["models"].items():
+    first, again = runs["first"], runs["again"]
+    assert first["wall_s"] <= 60 and again["wall_s"] <= 10 and first["cut_off"] == [], name
+    assert first["replaced"] == again["replaced"] > 0, name
+
+
 def test_memory_is_the_small_tensors_and_two_gigabytes(models):
   assert max(m["memory_mb"] for m in models) <= 2048
   large = record("large_models.json")
