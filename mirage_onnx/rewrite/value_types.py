@@ -20,7 +20,7 @@ def types_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, onnx.Typ
   """
   wanted = dict.fromkeys(names)
   known = _stated(model.graph)
-  for declared in (True, False):  # inference ends where a declared size is none, which ONNX Runtime passes over
+  for declared in (True, False):  # inference ends at a size that is none, ONNX Runtime passes over it
     if all(name in known for name in wanted):
       break
     inferred, _ = Onnx().inferred(_weightless(model, declared=declared), strict=False, followed=False)
