@@ -242,6 +242,26 @@ def test_what_branches_declare_and_do_not_have_keeps_no_kernel_out():
     assert np.linalg.norm(got.astype(float) - want) / np.linalg.norm(want.astype(float)) < 2e-3
 
 
+def test_results_of_a_scan_have_the_rank_that_nodes_of_ours_tell_nobody():
+  """ONNX Runtime's Scan refuses a body whose result has no shape; a body may leave it to inference."""
+  inner = Net(np.float32, prefix="in_")
+  state = inner.Tanh(inner.Add("had", "slice"))
+  out = inner.Mul(state, inner.Sigmoid(inner.Sub(state, "slice")))
+  row, free = ("had", None, [32]), [(state, None, None), (out, None, None)]
+  body = subgraph_models.subgraph(inner, "body", [row, ("slice", None, [32])], free)
+  net = Net(np.float32)
+  given = [net.input(32), net.input(3, 32)]
+  net.nodes.append(helper.make_node("Scan", given, ["last", "all"], "scan", body=body, num_scan_inputs=1))
+  model = net.model("last", "all")
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-100.0)
+  (body,) = (a.g for a in holder(result.model).attribute if a.HasField("g"))
+  assert custom(body)
+  values = feeds(model, np.random.default_rng(0))
+  session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  for got, want in zip(session.run(None, values), run_model(model, values), strict=True):
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def nested_reader(model):
   """A custom node of a subgraph that reads a weight and two tensors of one type."""
   graphs = [a.g for a in holder(model).attribute if a.HasField("g")]

@@ -206,7 +206,7 @@ def recorded_extents(region: str) -> tuple[dict[str, int], tuple[str, ...]]:
   words = lines[1].split(" ")
   if words[0] != "axes":
     raise ValueError(f"not the axes of a region: {words[0]!r}")
-  extents = {axis: int(size) for axis, size in (w.split("=") for w in words[1:])}
+  extents = {axis: int(size) for axis, size in (w.split("=") for w in words[1:] if w)}
   runtime = [line.split(" ")[1].split(",") for line in lines if line.startswith("runtime ")]
   return extents, tuple(axis for axes in runtime for axis in axes)
 

@@ -23,6 +23,7 @@ from mirage_onnx.importer.constant_nodes import constant_nodes
 from mirage_onnx.importer.declared_names import typed, with_names, without_names
 from mirage_onnx.importer.external import MAX_ELEMENTS, MAX_RANK
 from mirage_onnx.importer.graph import domain_of, label, nodes_of, subgraphs
+from mirage_onnx.importer.other_shapes import shaped_otherwise
 from mirage_onnx.importer.stand_ins import stand_ins
 from mirage_onnx.ir import Dim, DType, Tensor
 from mirage_onnx.onnx_process import Onnx, sentence
@@ -141,21 +142,9 @@ def infer(
         "MODEL_INVALID",
         f"the value {tensor.name!r} of shape {_shown(tensor)} fits into no memory",
       )
-  if new := _of_nothing(model.graph, tensors) - hidden:
+  if new := shaped_otherwise(model.graph, tensors) - hidden:
     return infer(model, order, opset, read, folded, onnx, more, hidden | new)
   return tensors
-
-
-def _of_nothing(graph: GraphProto, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-  """Concatenations with a part of no elements and other dimensions: ONNX Runtime leaves such a part out."""
-  found = set[str]()
-  for node in (n for n in graph.node if n.op_type == "Concat" and domain_of(n) == ""):
-    shapes = [s for i in node.input if i in tensors and (s := tensors[i].shape) is not None]
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-    others = {tuple(d for k, d in enumerate(s) if k != axis % len(s)) for s in shapes if s}
-    if any(0 in s for s in shapes) and len(others) > 1:
-      found |= {*node.output}
-  return frozenset(found)
 
 
 def _state(graph: GraphProto, more: Sequence[ValueInfoProto]) -> None:
@@ -232,7 +221,10 @@ def _weight_free(
       _add_value(light, node.output[0], value, read)
     elif node.output and (result := folded.get(node.output[0])) is not None:
       _add_value(light, node.output[0], result, read)
-    elif known and not own and (nodes := stand_ins(domain_of(node), node, stored)) is not None:
+    elif (
+      known and not own and hidden.isdisjoint(node.output)
+      and (nodes := stand_ins(domain_of(node), node, stored)) is not None
+    ):  # fmt: skip
       graph.node.extend(nodes)
     else:
       checked = has_schema(node, opset) or own

@@ -290,10 +290,11 @@ class _Builder:
   def _read(self, missing: Sequence[tuple[str, str]]) -> None:
     for value, op in missing:
       last = self.names[value]
-      # The second Flatten keeps the first one in fp16 where the value's node is none.
+      # The second Flatten keeps the first one in fp16 where the value's node is none. A scalar has axis 0.
+      more: dict[str, Any] = {"axis": 0} if op == "Flatten" else {}
       for _ in range(2 if op == "Flatten" else 1):
         name = f"r{self.read}"
-        self.body.append(helper.make_node(op, [last], [name], name=f"{op}_{name}"))
+        self.body.append(helper.make_node(op, [last], [name], name=f"{op}_{name}", **more))
         self.read, last = self.read + 1, name
 
 

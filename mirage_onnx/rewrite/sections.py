@@ -145,10 +145,16 @@ def _back(node: onnx.NodeProto, names: Mapping[str, str], flat: Flat, done: _Mad
 
 
 def _type_outputs(graph: onnx.GraphProto, types: Mapping[str, onnx.ValueInfoProto]) -> None:
-  """onnxruntime asks for the type of what custom nodes yield, also where it is a result of the graph."""
-  for output in graph.output:
-    if output.name in types and not output.type.WhichOneof("value"):
-      output.type.CopyFrom(types[output.name].type)
+  """onnxruntime asks for the type of what custom nodes yield, also where it is a result of the graph.
+
+  So does its Scan for the rank of a result, which it infers of other nodes itself.
+  """
+  for output in (o for o in graph.output if o.name in types):
+    known = types[output.name].type
+    if not output.type.WhichOneof("value"):
+      output.type.CopyFrom(known)
+    elif not output.type.tensor_type.HasField("shape") and known.tensor_type.HasField("shape"):
+      output.type.tensor_type.shape.CopyFrom(known.tensor_type.shape)
 
 
 def _forget_names(info: onnx.ValueInfoProto) -> None:

@@ -20,8 +20,10 @@ def types_of(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, onnx.Typ
   """
   wanted = dict.fromkeys(names)
   known = _stated(model.graph)
-  if any(name not in known for name in wanted):
-    inferred, _ = Onnx().inferred(_weightless(model), strict=False, followed=False)
+  for declared in (True, False):  # inference ends at a size that is none, ONNX Runtime passes over it
+    if all(name in known for name in wanted):
+      break
+    inferred, _ = Onnx().inferred(_weightless(model, declared=declared), strict=False, followed=False)
     if inferred is not None:
       known = _stated(inferred.graph) | known
   missing = [name for name in wanted if name not in known]
@@ -53,8 +55,8 @@ def _stated(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
   return {v.name: v.type for v in values if v.type.tensor_type.elem_type}
 
 
-def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
-  """The model with the data of its larger initializers declared as external.
+def _weightless(model: onnx.ModelProto, *, declared: bool) -> onnx.ModelProto:
+  """The model with the data of its larger initializers declared as external; ``declared``: and its sizes.
 
   What onnx does not know has nodes in its place that it does.
 
@@ -73,6 +75,9 @@ def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
     bare.graph.node.extend([node] if known is None else known)
   # One that says of a tensor that it is none would stand in the way.
   bare.graph.value_info.extend(v for v in model.graph.value_info if v.type.tensor_type.elem_type)
+  if not declared:
+    for value in (*bare.graph.value_info, *bare.graph.output):
+      value.type.tensor_type.ClearField("shape")
   bare.graph.name = model.graph.name
   for tensor in model.graph.initializer:
     small = tensor.ByteSize() <= 4096

@@ -21,7 +21,7 @@ from mirage_onnx.target import TARGETS, Target
 from mirage_onnx.targets import table_path
 from mirage_onnx.tune.operator_grid import TimesGrid
 from mirage_onnx.tune.operator_kinds import BROADCASTS, GridPlace, place_of
-from mirage_onnx.tune.ort_joins import FREE, Guest, joined
+from mirage_onnx.tune.ort_joins import FREE, Guest, folded, joined
 from mirage_onnx.tune.other_gpu import measured_like, product_us, scaled_us
 
 #: The kind of a grid that says what a bias adds to a product, by the elements of the result.
@@ -124,8 +124,8 @@ def node_times_us(program: Program, table: Table) -> dict[str, float]:
   Leaving a node out can only make a region look less worth replacing.
   """
   guests, nodes = joined(program), {n.name: n for n in program.nodes}
-  found: dict[str, float] = {}
-  for node in program.nodes:
+  found = dict.fromkeys(folded(program), 0.0)
+  for node in (n for n in program.nodes if n.name not in found):
     guest = guests.get(node.name)
     if guest is not None:
       found[node.name] = _guest_us(guest, nodes[guest.host], program, table)
@@ -161,7 +161,10 @@ def alone_us(program: Program, target: Target, table: Table | None = None) -> di
     return {}
   nodes = {n.name: n for n in program.nodes}
   found = dict[str, tuple[str, float]]()
+  unasked = folded(program)
   for name, guest in joined(program).items():
+    if name in unasked:
+      continue
     us = _node_us(nodes[name], program, table)
     more_us = us and us - _guest_us(guest, nodes[guest.host], program, table)
     if more_us and more_us > 0:
@@ -179,8 +182,6 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
   if out is None or not out.is_static or contractions > 1:
     return None
   if node.op_type in COPIES and node.barrier is None:
-    if program.weights.issuperset(node.inputs):
-      return 0.0  # folded when the session is made
     made = sum(prod(program.numbers(o) or ()) for o in node.outputs)
     if node.op_type == "Concat" and len({program.numbers(i) for i in node.inputs}) > 1:
       return table.op_us("Concat", made) or table.op_us(COPY, made)
@@ -197,8 +198,6 @@ def _node_us(node: Node, program: Program, table: Table) -> float | None:
 
 
 def _grid_us(node: Node, program: Program, grid: TimesGrid) -> float | None:
-  if node.op_type in COPIES and program.weights.issuperset(node.inputs):
-    return 0.0  # folded when the session is made
   place = place_of(node, program)
   if place is None:
     return None

@@ -33,7 +33,7 @@ from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import Target
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.node_models import NodeModel, distinct_nodes, node_feeds, node_model, whole_name
-from mirage_onnx.tune.ort_joins import joined
+from mirage_onnx.tune.ort_joins import folded, joined
 
 if TYPE_CHECKING:
   from mirage_onnx.tune.device import Gpu
@@ -100,7 +100,7 @@ def measured_node_us(
   if machine is None:
     return {}
   store = KeptFolder(cache_folder("measurements"), machine.text)
-  names = set(names) - joined(program).keys()
+  names = set(names) - joined(program).keys() - folded(program)
   clock = gpu_clock(loaded, program, target)
   found = ask_nodes(distinct_nodes(loaded, program, names), clock, store, until, useful)
   return in_parts(found, loaded)

@@ -17,6 +17,30 @@ from mirage_onnx.targets import table_path
 
 #: Operators that move no data in ORT (or are folded away), whatever their size.
 FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})
+#: What ONNX Runtime does not fold, whatever it reads: chance, subgraphs, and weights of few bits.
+_NOT_FOLDED = frozenset(
+  "If Loop Scan Bernoulli Multinomial RandomNormalLike RandomUniformLike DequantizeLinear".split()
+)
+#: What it folds of 16-bit floats, which its CPU provider only moves: others run in every run.
+_MOVES = FREE | {"Cast", "Concat", "Expand", "Gather", "Slice", "Split", "Transpose"}
+
+
+def folded(program: Program) -> frozenset[str]:
+  """The nodes that are made of constants only: ONNX Runtime computes them when a session is made."""
+  known, found = set(program.weights), set[str]()
+
+  def is_half(name: str) -> bool:
+    dtype = program.tensors[name].dtype if name in program.tensors else None
+    return dtype is not None and dtype.is_half
+
+  for node in program.nodes:
+    shape = node.op_type == "Shape" and program.numbers(node.inputs[0]) is not None
+    made = node.op_type not in _NOT_FOLDED and node.inputs and known.issuperset(node.inputs)
+    runs = node.op_type not in _MOVES and any(map(is_half, (*node.inputs, *node.outputs)))
+    if shape or (made and not runs):
+      known.update(node.outputs)
+      found.add(node.name)
+  return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 from refused import refused
+from small_models import Net
 
 from mirage_onnx.compiler import candidates
 from mirage_onnx.custom_op import provenance
 from mirage_onnx.custom_op.launch_plan import plan_candidate
 from mirage_onnx.custom_op.provenance import check_images, record, regenerate
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.match.whole import whole_region
 from mirage_onnx.target import H200
 
 Record = dict[str, Any]
@@ -139,3 +142,11 @@ def test_images_of_another_compiler_are_not_compared(made):
   made["kernels"][0]["image_sha256"] = "0" * 64
   (note,) = check_images([("node 'n'", regenerate(made, ""))], [])
   assert "NVRTC 13.0.0" in note and provenance.chosen_version() in note
+
+
+def test_a_region_of_scalars_has_no_axes():
+  """Its line of axes is empty, and a right model of one was refused as altered."""
+  net = Net()
+  x = net.input()
+  whole = whole_region(import_model(load_model(net.model(net.Mul(net.Exp(x), x)))))
+  assert provenance.recorded_extents(whole.text) == ({}, ())

@@ -241,3 +241,43 @@ def test_parts_of_no_elements(bench):
   assert (theirs["r"].shape, theirs["z"].shape) == ((2, 3, 4), (2, 4, 4))
   found = load_model(model).tensors
   assert (found["y"].shape, found["r"].shape, found["z"].shape) == (None, None, (2, 4, 4))
+
+
+POOL = {"kernel_shape": [2], "auto_pad": "SAME_UPPER"}
+MHA = "MultiHeadAttention"
+OTHERWISE = {
+  "PRelu": ("", {}, [(4, 1, 3), (5, 1)]),
+  "Einsum": ("", {"equation": "ij,ij->i"}, [(1, 3), (2, 3)]),
+  "STFT": ("", {}, [(1, 128, 1), (), None, ()]),
+  "MaxPool": ("", {**POOL, "strides": [3], "dilations": [2]}, [(1, 2, 6)]),
+  MHA: ("com.microsoft", {"num_heads": 2}, [(1, 3, 4), (1, 5, 4), (1, 5, 8)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", OTHERWISE)
+def test_results_that_onnx_infers_otherwise(bench, op):
+  """Kernels behind these had the shape of onnx's inference, and refused what a run brought."""
+  domain, attributes, shapes = OTHERWISE[op]
+  arrays = [None if s is None else np.ones(s, np.float32) for s in shapes]
+  weights = ()
+  if op == "STFT":
+    arrays[1], arrays[3], weights = np.array(8), np.array(16), (1, 3)
+  model, feeds = bench.one(op, arrays, weights, domain=domain, **attributes)
+  assert bench.run(model, feeds)["y0"].shape != shapes[0]
+  assert load_model(model).tensors["y0"].shape is None
+
+
+@pytest.mark.parametrize(
+  ("op", "domain", "attributes", "shapes", "made"),
+  [
+    ("PRelu", "", {}, [(4, 5, 3), (5, 1)], (4, 5, 3)),
+    ("Einsum", "", {"equation": "...ij,kj->...ik"}, [(2, 1, 3), (2, 3)], (2, 1, 2)),
+    ("MaxPool", "", {**POOL, "strides": [2]}, [(1, 2, 5)], (1, 2, 3)),
+    (MHA, "com.microsoft", {"num_heads": 2}, [(1, 3, 4), (1, 2, 5, 2), (1, 2, 5, 2)], (1, 3, 4)),
+  ],
+)  # fmt: skip
+def test_their_usual_forms_are_inferred(bench, op, domain, attributes, shapes, made):
+  arrays = [np.ones(s, np.float32) for s in shapes]
+  model, feeds = bench.one(op, arrays, domain=domain, **attributes)
+  assert bench.run(model, feeds)["y0"].shape == made
+  assert load_model(model).tensors["y0"].shape == made

@@ -98,6 +98,20 @@ def test_bits(case, rng, monkeypatch):
   assert not same(), "nothing stands in, and nothing changes: the case shows nothing"
 
 
+def test_what_reads_a_scalar_is_an_operator_of_one(rng):
+  """A Flatten at axis 1 is none: ONNX Runtime did not load the body."""
+  net = Net(seed=3)
+  x = net.input(2, 6, 16)
+  y = net.Add(net.ReduceMean(x, keepdims=0), net.constant(0.75))
+  model = net.model(net.Sigmoid(y), net.Unsqueeze(y, [0]))
+  plan = region(model, 0, model.graph.output[0].name, (x,))
+  result = rewrite_model(model, [plan], b"", maker=BodyMaker(model, half={y}))
+  assert "Flatten" in {n.op_type for f in result.functions for n in f.node}
+  values = feeds(model, rng)
+  pairs = zip(run_model(model, values), run_model(result, values), strict=True)
+  assert all(a.tobytes() == b.tobytes() for a, b in pairs)
+
+
 def test_the_tables_are_those_of_onnxruntime():
   """Of operators that ONNX has; those that take fp16 in any input."""
   found = {"": set(), "com.microsoft": set()}

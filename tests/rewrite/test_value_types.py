@@ -25,3 +25,14 @@ def test_a_type_that_nothing_says():
   model = net.model(net.Tanh(y))
   with pytest.raises(MirageError, match="rewrite: the element type of"):
     types_of(model, [y])
+
+
+def test_a_size_that_is_none_keeps_no_type_back():
+  """onnx's inference ends at it, ONNX Runtime passes over it (a region had ended with INTERNAL)."""
+  net = Net()
+  x = net.input(8, 64)
+  wrong = net.Mul(x, x)
+  last = net.Mul(wrong, x)
+  model = net.model(net.Tanh(last))
+  model.graph.value_info.append(helper.make_tensor_value_info(wrong, 10, [9, 64]))
+  assert types_of(model, [last])[last].tensor_type.elem_type == 10

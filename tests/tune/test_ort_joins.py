@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 from small_models import Net
 
@@ -11,7 +13,7 @@ from mirage_onnx.target import H200
 from mirage_onnx.tune import baseline
 from mirage_onnx.tune.baseline import Table, alone_us, node_times_us
 from mirage_onnx.tune.operator_grid import TimesGrid
-from mirage_onnx.tune.ort_joins import Guest, joined
+from mirage_onnx.tune.ort_joins import Guest, folded, joined
 
 GRID = TimesGrid.of({
   "fp16": {
@@ -104,3 +106,21 @@ def test_what_was_not_measured_takes_what_its_like_does(net):
   assert of(other, other.Mul(x, other.input(8, 64)))[1] == pytest.approx({"Mul": 4.0})  # as many bytes
   other = Net()
   assert of(other, other.CumSum(other.input(8, 64), other.constant(0, np.int64)))[1] == {}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_what_is_made_of_constants_takes_nothing(dtype, tmp_path):
+  """Positions that an exporter computes: ONNX Runtime folds them, of fp16 what its CPU provider moves."""
+  net = Net(dtype)
+  places = net.Transpose(net.weight(64, 8), perm=[1, 0])
+  y = net.Mul(net.Sin(places), net.weight(64))
+  model = net.model(net.Exp(net.Add(net.input(8, 64), y)))
+  program = import_model(load_model(model))
+  found = {n.op_type for n in program.nodes if n.name in folded(program)}
+  options = ort.SessionOptions()
+  options.optimized_model_filepath = str(tmp_path / "seen.onnx")
+  ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+  seen = {n.op_type for n in onnx.load(options.optimized_model_filepath).graph.node}
+  assert found == {"Transpose", "Sin", "Mul"} - seen
+  times = node_times_us(program, TABLE)
+  assert all(times[name] == 0 for name in folded(program))
