@@ -8,7 +8,7 @@ So a data file of the same parts that is there already (``kept_data.py``) need n
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -18,8 +18,8 @@ import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from mirage_onnx.rewrite.external import all_tensors, append_range, place_of
-from mirage_onnx.rewrite.turned import Turned, is_turned, turned_of
+from mirage_onnx.rewrite.external import all_tensors, append_range, place_of, unheard
+from mirage_onnx.rewrite.turned import Rooms, Turned, is_turned, turned_of
 
 #: Alignment in a data file: a page, so that a tensor can be memory-mapped.
 ALIGN_BYTES = 4096
@@ -99,23 +99,24 @@ class DataParts:
     self._parts.append(Stretch(end + -end % ALIGN_BYTES, length, content))
     return self._parts[-1]
 
-  def write(self, stream: BinaryIO) -> None:
-    """The bytes, to an empty file; turned copies in blocks.
+  def write(self, stream: BinaryIO, told: Callable[[int, int], None] = unheard) -> None:
+    """The bytes, to an empty file; turned copies in blocks. ``told``: of each stretch that is in the file.
 
     Raises:
         MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
     """
+    rooms = Rooms()
     for part in self._parts:
       stream.write(bytes(part.offset - stream.tell()))
       content = part.content
       if isinstance(content, FileRange):
-        append_range(content.path, content.start, content.length, stream)
+        append_range(content.path, content.start, content.length, stream, told)
       elif isinstance(content, Turned):
         assert self._folder is not None
-        for block in content.blocks(self._folder):
-          stream.write(block.reshape(-1).view(np.uint8).data)
+        for block in content.blocks(self._folder, rooms):
+          _append(block.reshape(-1).view(np.uint8).data, stream, told)
       else:
-        stream.write(content.raw_data)
+        _append(content.raw_data, stream, told)
       assert stream.tell() == part.offset + part.length
 
   def refer(self, location: str) -> None:
@@ -152,6 +153,13 @@ class DataParts:
       if path not in files:
         files[path] = settled(path, now)
       yield f"{part.offset} {how} {start} {length} {files[path]}"
+
+
+def _append(data: bytes | memoryview, stream: BinaryIO, told: Callable[[int, int], None]) -> None:
+  begin = stream.tell()
+  stream.write(data)
+  stream.flush()
+  told(begin, begin + len(data))
 
 
 def settled(path: Path, now: float) -> str | None:

@@ -33,18 +33,18 @@ def everything_is_kept(monkeypatch, tmp_path):
 def written(monkeypatch):
   """How often the bytes of a data file were written, and read to be named."""
   counts = {"written": 0, "named": 0}
-  write, digits = DataParts.write, save_module.data_digits
+  write, digits = DataParts.write, save_module.NamedBeside
 
-  def counted(self, stream):
+  def counted(self, stream, *told):
     counts["written"] += 1
-    write(self, stream)
+    write(self, stream, *told)
 
-  def named(data):
+  def named(data, size):
     counts["named"] += 1
-    return digits(data)
+    return digits(data, size)
 
   monkeypatch.setattr(DataParts, "write", counted)
-  monkeypatch.setattr(save_module, "data_digits", named)
+  monkeypatch.setattr(save_module, "NamedBeside", named)
   return counts
 
 
@@ -210,8 +210,8 @@ def test_a_file_of_just_now_is_not_trusted(source, tmp_path, written, monkeypatc
 def test_what_changes_while_it_is_read_is_not_remembered(source, tmp_path, written, monkeypatch):
   out, counted = tmp_path / "out.onnx", DataParts.write
 
-  def changed(self, stream):
-    counted(self, stream)
+  def changed(self, stream, *told):
+    counted(self, stream, *told)
     time.sleep(TICK_S)
     change_in_place(source, out)
 
