@@ -6,7 +6,6 @@ So a data file of the same parts that is there already (``kept_data.py``) need n
 """
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,13 +17,12 @@ import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from mirage_onnx.file_facts import settled
 from mirage_onnx.rewrite.external import all_tensors, append_range, place_of, unheard
 from mirage_onnx.rewrite.turned import Rooms, Turned, is_turned, turned_of
 
 #: Alignment in a data file: a page, so that a tensor can be memory-mapped.
 ALIGN_BYTES = 4096
-#: A file that has changed less than so many seconds ago may change again and keep its times.
-SETTLED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +158,3 @@ def _append(data: bytes | memoryview, stream: BinaryIO, told: Callable[[int, int
   stream.write(data)
   stream.flush()
   told(begin, begin + len(data))
-
-
-def settled(path: Path, now: float) -> str | None:
-  """Which file it is and when it changed last; None where it may have another content with the same.
-
-  The time of a change of the file's entry (``ctime``) cannot be set by anybody.
-  """
-  try:
-    facts = path.stat()
-  except OSError:
-    return None
-  if os.name != "posix" or now - max(facts.st_mtime, facts.st_ctime) < SETTLED_S:
-    return None
-  return identity(facts)
-
-
-def identity(facts: os.stat_result) -> str:
-  """Which file it is, its size and when it changed last."""
-  return f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}"

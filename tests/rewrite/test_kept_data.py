@@ -9,7 +9,8 @@ import pytest
 from onnx import helper, numpy_helper
 from written_files import data_file
 
-from mirage_onnx.rewrite import data_parts, kept_data
+from mirage_onnx import file_facts
+from mirage_onnx.rewrite import kept_data
 from mirage_onnx.rewrite import save as save_module
 from mirage_onnx.rewrite.data_parts import DataParts
 from mirage_onnx.rewrite.save import save_model
@@ -24,7 +25,7 @@ TICK_S = 0.03
 def everything_is_kept(monkeypatch, tmp_path):
   """Of files of any size and age, in a cache of the test's own."""
   monkeypatch.setattr(kept_data, "LEAST_BYTES", 1)
-  monkeypatch.setattr(data_parts, "SETTLED_S", -1.0)
+  monkeypatch.setattr(file_facts, "SETTLED_S", -1.0)
   monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
   monkeypatch.delenv("MIRAGE_ONNX_CACHE", raising=False)
 
@@ -196,7 +197,7 @@ def test_another_weight_of_the_model_is_another_file(source, tmp_path, written):
 
 def test_a_file_of_just_now_is_not_trusted(source, tmp_path, written, monkeypatch):
   """Within a tick of the clock it could change and keep its times."""
-  monkeypatch.setattr(data_parts, "SETTLED_S", 2.0)
+  monkeypatch.setattr(file_facts, "SETTLED_S", 2.0)
   out = tmp_path / "out.onnx"
   for n in (1, 2):
     assert same(save(source, out), want_of(source))
