@@ -2,9 +2,9 @@
 
     files of the weights, when they changed  +  place, type and shape of a weight  ->  its hash
 
-What is kept of a region is found by its weights' hash (``verify/weights.py``). A file counts by which it is, its
-size and when it changed last (``file_facts.py``), as with data files that are written (``rewrite/kept_data.py``).
-Weights in the model file are hashed anew: it is read anyway.
+What is kept of a region is found by its weights' hash (``verify/weights.py``). A file counts by which it is,
+its size and when it changed last (``file_facts.py``), as with data files that are written
+(``rewrite/kept_data.py``). Weights in the model file are hashed anew: it is read anyway.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class KeptHashes:
     return self._store.key("hashes", *self._before)
 
   def _files(self) -> tuple[str, ...]:
-    """Which files the weights are in, and when each changed; nothing where that does not say what they hold."""
+    """Which files the weights are in, and when each changed; nothing where that does not say the content."""
     if self._base is None:
       return ()
     now, found = time.time(), dict[str, str]()

@@ -72,7 +72,9 @@ def test_what_is_named_while_it_is_written_has_the_same_name(tmp_path, seed):
   for _ in range(rng.integers(1, 9)):
     at += int(rng.choice([0, 1, 4096, MIB - 1, 3 * MIB]))
     length = int(rng.choice([1, 700, MIB, MIB + 1, 2 * MIB + 5]))
-    stretches.append((at, rng.integers(0, 2, length, np.uint8).tobytes() if rng.random() < 0.8 else bytes(length)))
+    stretches.append(
+      (at, rng.integers(0, 2, length, np.uint8).tobytes() if rng.random() < 0.8 else bytes(length))
+    )
     at += length
   size = at + int(rng.choice([0, 5, MIB]))
   with path.open("wb", buffering=0) as file, NamedBeside(path, size) as named:
