@@ -232,8 +232,10 @@ def optimize(
     if racer and loaded.path:
       emit = racer.beginning(loaded.path, emit or events.silent)
     if measure and recorded is None and cache_folder("results"):
+      from mirage_onnx.tune.kept_hashes import KeptHashes
       from mirage_onnx.verify.weights import hash_beside
 
+      KeptHashes.of_user(loaded).tell()
       hash_beside(loaded)
     if several:
       locks = [recorded.for_target(t.name) for t in targets] if recorded is not None else ()

@@ -18,6 +18,7 @@ KINDS = {
   "expected": "what programs are expected to take",
   "checks": "written models that ran as their originals",
   "data": "weights' files that were written, by what is in them",
+  "hashes": "hashes of weights in files, by when these changed",
   "measurements": "what was timed and checked on a GPU",
   "runs": "runs that came to their end, with what they wrote",
   "rates": "rates of a GPU, from calibrate",

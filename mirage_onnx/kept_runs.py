@@ -18,11 +18,11 @@ from typing import Any
 import onnx
 
 from mirage_onnx import events
+from mirage_onnx.file_facts import identity
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.nvrtc_choice import chosen_version
 from mirage_onnx.pipeline import Options, Run
 from mirage_onnx.rewrite import kept_checks
-from mirage_onnx.rewrite.data_parts import identity
 from mirage_onnx.rewrite.external import data_files
 from mirage_onnx.source_digest import PACKAGE, source_digest
 from mirage_onnx.superopt.cache_folders import cache_folder

@@ -200,6 +200,7 @@ def _optimized(
   """The stages behind match."""
   from mirage_onnx.judging import Judge, search_outcomes
   from mirage_onnx.searching import Setting
+  from mirage_onnx.tune.kept_hashes import kept_hashes
   from mirage_onnx.verify.weights import ModelWeights
 
   begun, said, detail, kept = time.monotonic(), list[str](), list[str](), None
@@ -220,7 +221,7 @@ def _optimized(
         preferred=lambda: asks.preferred if asks else (), settled=kept.settled if kept else (),
       )  # fmt: skip
 
-  with ExitStack() as stages, ExitStack() as threads:
+  with kept_hashes(loaded), ExitStack() as stages, ExitStack() as threads:
     stages.enter_context(stage(emit, "superopt", said))
 
     def over() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from mirage_onnx.cores import available_cores
 
-#: Elements of a tile: along what is innermost in the copy, and in the source.
-TILE = 64, 256
+#: Elements of a tile: along what is innermost in the copy, and in the source. Lines of the source are as far
+#: apart as its rows, often a power of two: a cache of 8 or 12 ways holds no more than 16 of those.
+TILE = 16, 1024
 #: Smaller arrays are copied by numpy; bytes of a part of a larger one, and parts that are copied at a time.
 LEAST_BYTES, PART_BYTES, THREADS = 1 << 20, 1 << 24, 4
 

@@ -11,9 +11,14 @@ import contextlib
 import hashlib
 import mmap
 import os
+import queue
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from mirage_onnx.rewrite.external import written_parts
 
@@ -37,18 +42,84 @@ def data_digits(data: Path) -> str:
   Raises:
       OSError: the file cannot be read.
   """
-  size, done = data.stat().st_size, 0
-  found = hashlib.sha256(size.to_bytes(8, "little"))
-  with data.open("rb") as file:
-    for begin, end in written_parts(file.fileno(), 0, size):
-      for at in range(max(done, begin // _PIECE_BYTES * _PIECE_BYTES), end, _PIECE_BYTES):
-        file.seek(at)
-        piece = file.read(_PIECE_BYTES)
-        if piece != _ZEROS[: len(piece)]:
-          found.update(at.to_bytes(8, "little"))
-          found.update(piece)
-        done = at + _PIECE_BYTES
+  with data.open("rb", buffering=0) as file:
+    size = os.fstat(file.fileno()).st_size
+    return _digits(file, size, written_parts(file.fileno(), 0, size))
+
+
+class NamedBeside:
+  """``data_digits`` of a file of ``size`` that is being written, of what is there so far.
+
+  Who writes tells each stretch that is in the file, in order; what was never told is zeros. So the file is
+  not read once more when it is whole, by then from a disk where it is larger than memory.
+  """
+
+  def __init__(self, data: Path, size: int) -> None:
+    self._data, self._size = data, size
+    self._told = queue.SimpleQueue[tuple[int, int] | None]()
+    self._left, self._found, self._error = False, "", OSError("was not read")
+    self._thread = threading.Thread(target=self._read, name="name", daemon=True)
+
+  def told(self, begin: int, end: int) -> None:
+    """These bytes have been written, and flushed."""
+    self._told.put((begin, end))
+
+  @property
+  def digits(self) -> str:
+    """Behind the ``with``.
+
+    Raises:
+        OSError: the file could not be read.
+    """
+    if not self._found or self._left:
+      raise self._error
+    return self._found
+
+  def __enter__(self) -> Self:
+    self._thread.start()
+    return self
+
+  def __exit__(
+    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
+    self._left = kind is not None
+    self._told.put(None)
+    self._thread.join()
+
+  def _read(self) -> None:
+    parts = (part for part in iter(self._told.get, None) if not self._left)
+    try:
+      with self._data.open("rb", buffering=0) as file:
+        self._found = _digits(file, self._size, parts)
+    except OSError as error:
+      self._error = error
+
+
+def _digits(file: FileIO, size: int, parts: Iterable[tuple[int, int]]) -> str:
+  """Of a file whose bytes outside of ``parts`` are zeros."""
+  found, room = hashlib.sha256(size.to_bytes(8, "little")), memoryview(bytearray(_PIECE_BYTES))
+  for at in _pieces(parts):
+    file.seek(at)
+    count = 0
+    while new := file.readinto(room[count:]):
+      count += new
+    piece = room[:count]
+    if piece != _ZEROS[: len(piece)]:
+      found.update(at.to_bytes(8, "little"))
+      found.update(piece)
   return found.hexdigest()[:DIGITS]
+
+
+def _pieces(parts: Iterable[tuple[int, int]]) -> Iterator[int]:
+  """Where the pieces begin that hold some of ``parts``, each as soon as a later one has begun."""
+  last = -1
+  for begin, end in parts:
+    for piece in range(begin // _PIECE_BYTES, -(-end // _PIECE_BYTES)):
+      if piece > last >= 0:
+        yield last * _PIECE_BYTES
+      last = max(last, piece)
+  if last >= 0:
+    yield last * _PIECE_BYTES
 
 
 def temporary(path: Path) -> Path:

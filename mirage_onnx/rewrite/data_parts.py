@@ -6,9 +6,8 @@ So a data file of the same parts that is there already (``kept_data.py``) need n
 """
 
 import hashlib
-import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -18,13 +17,12 @@ import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
-from mirage_onnx.rewrite.external import all_tensors, append_range, place_of
-from mirage_onnx.rewrite.turned import Turned, is_turned, turned_of
+from mirage_onnx.file_facts import settled
+from mirage_onnx.rewrite.external import all_tensors, append_range, place_of, unheard
+from mirage_onnx.rewrite.turned import Rooms, Turned, is_turned, turned_of
 
 #: Alignment in a data file: a page, so that a tensor can be memory-mapped.
 ALIGN_BYTES = 4096
-#: A file that has changed less than so many seconds ago may change again and keep its times.
-SETTLED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +97,24 @@ class DataParts:
     self._parts.append(Stretch(end + -end % ALIGN_BYTES, length, content))
     return self._parts[-1]
 
-  def write(self, stream: BinaryIO) -> None:
-    """The bytes, to an empty file; turned copies in blocks.
+  def write(self, stream: BinaryIO, told: Callable[[int, int], None] = unheard) -> None:
+    """The bytes, to an empty file; turned copies in blocks. ``told``: of each stretch that is in the file.
 
     Raises:
         MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
     """
+    rooms = Rooms()
     for part in self._parts:
       stream.write(bytes(part.offset - stream.tell()))
       content = part.content
       if isinstance(content, FileRange):
-        append_range(content.path, content.start, content.length, stream)
+        append_range(content.path, content.start, content.length, stream, told)
       elif isinstance(content, Turned):
         assert self._folder is not None
-        for block in content.blocks(self._folder):
-          stream.write(block.reshape(-1).view(np.uint8).data)
+        for block in content.blocks(self._folder, rooms):
+          _append(block.reshape(-1).view(np.uint8).data, stream, told)
       else:
-        stream.write(content.raw_data)
+        _append(content.raw_data, stream, told)
       assert stream.tell() == part.offset + part.length
 
   def refer(self, location: str) -> None:
@@ -154,20 +153,8 @@ class DataParts:
       yield f"{part.offset} {how} {start} {length} {files[path]}"
 
 
-def settled(path: Path, now: float) -> str | None:
-  """Which file it is and when it changed last; None where it may have another content with the same.
-
-  The time of a change of the file's entry (``ctime``) cannot be set by anybody.
-  """
-  try:
-    facts = path.stat()
-  except OSError:
-    return None
-  if os.name != "posix" or now - max(facts.st_mtime, facts.st_ctime) < SETTLED_S:
-    return None
-  return identity(facts)
-
-
-def identity(facts: os.stat_result) -> str:
-  """Which file it is, its size and when it changed last."""
-  return f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}"
+def _append(data: bytes | memoryview, stream: BinaryIO, told: Callable[[int, int], None]) -> None:
+  begin = stream.tell()
+  stream.write(data)
+  stream.flush()
+  told(begin, begin + len(data))

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -81,8 +81,17 @@ def place_of(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
   return path, start, length
 
 
-def append_range(source: Path, start: int, length: int, stream: BinaryIO) -> None:
-  """Append bytes of a file in the kernel: shared where the file system can, holes stay holes."""
+def unheard(begin: int, end: int) -> None:
+  """For who does not ask what has been written."""
+
+
+def append_range(
+  source: Path, start: int, length: int, stream: BinaryIO, told: Callable[[int, int], None] = unheard
+) -> None:
+  """Append bytes of a file in the kernel: shared where the file system can, holes stay holes.
+
+  ``told``: of each stretch of the stream's file that has been written.
+  """
   stream.flush()
   out, at = stream.fileno(), stream.tell()
   with source.open("rb", buffering=0) as file:
@@ -94,6 +103,7 @@ def append_range(source: Path, start: int, length: int, stream: BinaryIO) -> Non
         if not done:
           raise MirageError("EXTERNAL_DATA_MISSING", f"{source} was cut off while read")
         begin += done
+        told(at + begin - done - start, at + begin - start)
   os.ftruncate(out, at + length)
   stream.seek(at + length)
 

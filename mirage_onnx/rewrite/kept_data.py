@@ -11,8 +11,9 @@ import os
 import re
 from pathlib import Path
 
+from mirage_onnx.file_facts import identity
 from mirage_onnx.rewrite.data_file import DIGITS, data_path
-from mirage_onnx.rewrite.data_parts import DataParts, identity
+from mirage_onnx.rewrite.data_parts import DataParts
 from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.kept_folder import KeptFolder

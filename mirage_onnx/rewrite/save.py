@@ -23,7 +23,7 @@ from onnx.external_data_helper import uses_external_data
 
 from mirage_onnx.errors import MirageError, Rejection
 from mirage_onnx.importer.external import is_text
-from mirage_onnx.rewrite.data_file import data_digits, data_path, remove_leftovers, temporary
+from mirage_onnx.rewrite.data_file import NamedBeside, data_path, remove_leftovers, temporary
 from mirage_onnx.rewrite.data_parts import DataParts
 from mirage_onnx.rewrite.external import all_tensors, append_range, data_files, inline_bytes, load_external
 from mirage_onnx.rewrite.kept_data import KeptData
@@ -126,9 +126,14 @@ def _data_file(parts: DataParts, target: Path, data: Path) -> str:
   if kept.is_there(facts, digits):
     return data_path(target, digits).name
   with _create(data) as stream:
-    parts.write(stream)
-    _flush(stream)
-  digits = digits or data_digits(data)
+    if digits:
+      parts.write(stream)
+      _flush(stream)
+    else:
+      with NamedBeside(data, parts.size_bytes) as named:
+        parts.write(stream, named.told)
+        _flush(stream)
+      digits = named.digits
   os.rename(data, data_path(target, digits))
   if facts == kept.facts(parts):  # no file has changed meanwhile
     kept.keep(facts, digits)

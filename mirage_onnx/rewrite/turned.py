@@ -27,8 +27,24 @@ from mirage_onnx.ir.tiled_copies import copy_tiles
 MARK = "\0turned "
 #: Bytes that are turned at a time, and the size from which a copy is not made before it is written.
 BLOCK_BYTES, LEAST_BYTES = 1 << 24, 1 << 20
-#: Blocks that are made at a time: memory is small, too.
-THREADS = 4
+#: Blocks that are made at a time, and that there are: memory is small, too.
+THREADS, MOST_ROOMS = 4, 4
+
+
+class Rooms:
+  """Memory for blocks, which the next copy takes again: a fresh page costs as much as writing it."""
+
+  def __init__(self) -> None:
+    self._rooms: list[np.ndarray] = []
+
+  def of(self, count: int, shape: tuple[int, ...], dtype: np.dtype) -> list[np.ndarray]:
+    """Some arrays, whatever is in them. Those of an earlier call are theirs now."""
+    size = prod(shape) * dtype.itemsize
+    if any(room.nbytes < size for room in self._rooms):
+      self._rooms.clear()
+    while len(self._rooms) < count:
+      self._rooms.append(np.empty(size, np.uint8))
+    return [room[:size].view(dtype).reshape(shape) for room in self._rooms[:count]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +58,10 @@ class Turned:
   def dims(self) -> tuple[int, ...]:
     return tuple(self.source.dims[p] for p in self.perm)
 
-  def blocks(self, folder: Path) -> Iterator[np.ndarray]:
+  def blocks(self, folder: Path, rooms: Rooms) -> Iterator[np.ndarray]:
     """The copy, some of its first dimension at a time; each is overwritten by one that comes later.
 
-    A few are made side by side: a core turns less than a disk takes.
+    A few are made side by side: a core turns less than a disk takes. One more waits to be written.
 
     Raises:
         MirageError: EXTERNAL_DATA_MISSING, MODEL_INVALID.
@@ -54,20 +70,20 @@ class Turned:
     turned = read_tensor(self.source, folder).transpose(self.perm)
     rows = max(1, BLOCK_BYTES // max(1, turned.dtype.itemsize * prod(turned.shape[1:])))
     starts = deque(range(0, turned.shape[0], rows))
-    count = min(THREADS, available_cores(), len(starts))
+    threads = min(THREADS, available_cores(), len(starts))
+    count = 1 if threads < 2 else min(MOST_ROOMS, threads + 1, len(starts))
+    free = rooms.of(count, (min(rows, turned.shape[0]), *turned.shape[1:]), turned.dtype)
 
     def made(start: int, room: np.ndarray) -> np.ndarray:
       block = turned[start : start + rows]
       copy_tiles(block, room[: block.shape[0]])
       return room[: block.shape[0]]
 
-    if count < 2:
-      room = np.empty((min(rows, turned.shape[0]), *turned.shape[1:]), turned.dtype)
-      yield from (made(start, room) for start in starts)
+    if threads < 2:
+      yield from (made(start, free[0]) for start in starts)
       return
-    with ThreadPoolExecutor(count, thread_name_prefix="turned") as pool:
-      rooms = [np.empty((rows, *turned.shape[1:]), turned.dtype) for _ in range(count)]
-      under_way = deque((pool.submit(made, starts.popleft(), room), room) for room in rooms)
+    with ThreadPoolExecutor(threads, thread_name_prefix="turned") as pool:
+      under_way = deque((pool.submit(made, starts.popleft(), room), room) for room in free)
       while under_way:
         future, room = under_way.popleft()
         yield future.result()
@@ -119,10 +135,11 @@ def is_turned(tensor: onnx.TensorProto) -> bool:
 
 def held(model: onnx.ModelProto, folder: Path | None) -> onnx.ModelProto:
   """``model`` with the copies in it: for who has no file to write them to. It is changed."""
+  rooms = Rooms()
   for tensor in model.graph.initializer:
     if (made := turned_of(tensor)) is not None:
       assert folder is not None
-      data = np.concatenate([block.copy() for block in made.blocks(folder)])
+      data = np.concatenate([block.copy() for block in made.blocks(folder, rooms)])
       tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
   return model
 

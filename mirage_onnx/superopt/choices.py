@@ -45,11 +45,12 @@ class Choice:
   node: ENode
   needs: tuple[Place, ...] = ()
   axis: str = ""
+  #: What the operator bound counts: contractions, reductions, accumulators. Asked at every step of a walk.
+  weight: int = field(init=False, compare=False, repr=False)
 
-  @property
-  def weight(self) -> int:
-    """What the operator bound counts: contractions, reductions, accumulators."""
-    return int(self.kind in ("acc", "tile", "contract", "run", "rescale"))
+  def __post_init__(self) -> None:
+    heavy = self.kind in ("acc", "tile", "contract", "run", "rescale")
+    object.__setattr__(self, "weight", int(heavy))
 
 
 @dataclass(slots=True)

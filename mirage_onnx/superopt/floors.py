@@ -36,6 +36,7 @@ class Floors:
     self._program: dict[tuple[object, ...], float] = {}
     #: Class, whether as an input -> bytes of its tensor.
     self._known_bytes: dict[tuple[int, bool], int] = {}
+    self._known_elements: dict[int, int] = {}
 
   def kernel_us(self, classes: tuple[int, ...], roles: KernelRoles, derivation: Derivation) -> float:
     """Any kernel of this derivation: it moves its tensors and does its contractions."""
@@ -77,8 +78,10 @@ class Floors:
     return target.launch_us + work_us + min(target.ramp_us, 0.25 * work_us)
 
   def _elements(self, place: Place) -> int:
-    extents = self._region.extents
-    return prod(extents[a] for a in self._region.graph.axes(place[0]) if not is_part(a))
+    c, region = place[0], self._region
+    if c not in self._known_elements:
+      self._known_elements[c] = prod(region.extents[a] for a in region.graph.axes(c) if not is_part(a))
+    return self._known_elements[c]
 
   def is_tiled(self, roles: KernelRoles, derivation: Derivation) -> bool:
     """Whether no streaming and no row kernel has these values (``lower/layouts.py``)."""

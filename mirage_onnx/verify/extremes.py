@@ -40,7 +40,10 @@ def extremes(data: np.ndarray) -> Extremes:
   """
   if not data.size:
     raise ValueError("an empty array has no range")
-  data, rank = np.asarray(data), np.ndim(data)
+  data = np.asarray(data)
+  if data.ndim and data.shape[0] == 1 and data.size > BLOCK:  # a row that no cache holds
+    return _of_one(extremes(data[0]))
+  rank = data.ndim
   low, high, most = np.float64(inf), np.float64(-inf), [np.float64(0.0)] * rank
   column = np.zeros(data.shape[1:])
   rows = max(1, BLOCK // max(1, prod(data.shape[1:])))
@@ -56,3 +59,9 @@ def extremes(data: np.ndarray) -> Extremes:
   if rank:
     most[0] = column.max()
   return Extremes(Interval(float(low), float(high)), tuple(float(np.sqrt(x)) for x in most))
+
+
+def _of_one(found: Extremes) -> Extremes:
+  """What is measured with a dimension of one in front: its elements' own size is their norm there."""
+  low, high = found.range.lo, found.range.hi
+  return Extremes(found.range, (float(np.maximum(abs(low), abs(high))), *found.norms))

@@ -167,6 +167,16 @@ class ModelWeights:
     found = [self._digest(i.source.name) for i in region.weights]
     return hashlib.sha256(" ".join(found).encode()).hexdigest()
 
+  @property
+  def outside(self) -> dict[str, TensorProto]:
+    """Name -> a weight that lies in a file of its own or with others."""
+    return {n: t for n, t in self._values.items() if t.data_location == TensorProto.EXTERNAL}
+
+  @property
+  def digests(self) -> dict[str, str]:
+    """Name -> hash, of those that are known by now. More come while others hash."""
+    return self._digests
+
   def hash_large(self) -> None:
     """Hash the large weights of the model, the largest first."""
     sizes = {n: size_bytes(t) or len(t.raw_data) for n, t in self._values.items()}

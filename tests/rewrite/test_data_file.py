@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from written_files import data_file, data_files_of
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.rewrite.data_file import data_digits, remove_leftovers
+from mirage_onnx.rewrite.data_file import NamedBeside, data_digits, remove_leftovers
 from mirage_onnx.rewrite.save import save_model
 
 MIB = 1 << 20
@@ -62,6 +62,45 @@ def test_a_hole_takes_no_time(tmp_path):
     file.truncate(1 << 42)  # at 10 GB/s seven minutes
     file.write(b"x")
   assert data_digits(sparse)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_named_while_it_is_written_has_the_same_name(tmp_path, seed):
+  """Stretches and gaps of any size, some of zeros, one after the other."""
+  rng, at, path = np.random.default_rng(seed), 0, tmp_path / "data"
+  stretches = []
+  for _ in range(rng.integers(1, 9)):
+    at += int(rng.choice([0, 1, 4096, MIB - 1, 3 * MIB]))
+    length = int(rng.choice([1, 700, MIB, MIB + 1, 2 * MIB + 5]))
+    stretches.append(
+      (at, rng.integers(0, 2, length, np.uint8).tobytes() if rng.random() < 0.8 else bytes(length))
+    )
+    at += length
+  size = at + int(rng.choice([0, 5, MIB]))
+  with path.open("wb", buffering=0) as file, NamedBeside(path, size) as named:
+    for begin, data in stretches:
+      file.seek(begin)
+      file.write(data)
+      named.told(begin, begin + len(data))
+    file.truncate(size)
+  assert named.digits == data_digits(path)
+
+
+def test_who_stops_writing_waits_for_no_name(tmp_path):
+  (tmp_path / "data").write_bytes(bytes(range(256)))
+  named = NamedBeside(tmp_path / "data", 256)
+  with pytest.raises(ZeroDivisionError), named:
+    named.told(0, 256)
+    raise ZeroDivisionError
+  with pytest.raises(OSError, match="was not read"):
+    _ = named.digits
+
+
+def test_what_cannot_be_read_has_no_name(tmp_path):
+  with NamedBeside(tmp_path / "none", 1) as named:
+    named.told(0, 1)
+  with pytest.raises(FileNotFoundError):
+    _ = named.digits
 
 
 def test_the_next_output_takes_its_own_data(tmp_path):

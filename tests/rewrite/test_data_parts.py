@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from mirage_onnx.rewrite import data_parts as module
+from mirage_onnx import file_facts
 from mirage_onnx.rewrite.data_parts import ALIGN_BYTES, DataParts
 from mirage_onnx.rewrite.turned import turned
 
@@ -72,7 +72,7 @@ def test_facts_tell_order_place_and_type(folder, monkeypatch):
   """Two data files of other bytes never have the same facts."""
   model = onnx.load(folder / "m.onnx", load_external_data=False)
   a, b, _ = model.graph.initializer
-  monkeypatch.setattr(module, "SETTLED_S", -1.0)
+  monkeypatch.setattr(file_facts, "SETTLED_S", -1.0)
   seen = set()
   for make in (
     lambda p: p.add_turned([turned(a, (1, 0), "t")]),

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 from written_files import data_file
 
+from mirage_onnx import file_facts
 from mirage_onnx.rewrite import data_parts, kept_data
 from mirage_onnx.rewrite import save as save_module
 from mirage_onnx.rewrite.data_parts import DataParts
@@ -25,7 +26,7 @@ TICK_S = 0.03
 def everything_is_kept(monkeypatch, tmp_path):
   """Of files of any size and age, in a cache of the test's own."""
   monkeypatch.setattr(kept_data, "LEAST_BYTES", 1)
-  monkeypatch.setattr(data_parts, "SETTLED_S", -1.0)
+  monkeypatch.setattr(file_facts, "SETTLED_S", -1.0)
   monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
   monkeypatch.delenv("MIRAGE_ONNX_CACHE", raising=False)
 
@@ -34,18 +35,18 @@ def everything_is_kept(monkeypatch, tmp_path):
 def written(monkeypatch):
   """How often the bytes of a data file were written, and read to be named."""
   counts = {"written": 0, "named": 0}
-  write, digits = DataParts.write, save_module.data_digits
+  write, digits = DataParts.write, save_module.NamedBeside
 
-  def counted(self, stream):
+  def counted(self, stream, *told):
     counts["written"] += 1
-    write(self, stream)
+    write(self, stream, *told)
 
-  def named(data):
+  def named(data, size):
     counts["named"] += 1
-    return digits(data)
+    return digits(data, size)
 
   monkeypatch.setattr(DataParts, "write", counted)
-  monkeypatch.setattr(save_module, "data_digits", named)
+  monkeypatch.setattr(save_module, "NamedBeside", named)
   return counts
 
 
@@ -198,7 +199,7 @@ def test_another_weight_of_the_model_is_another_file(source, tmp_path, written):
 def test_a_file_of_just_now_is_not_trusted(source, tmp_path, written, monkeypatch):
   """Within a tick of the clock it could change and keep its times."""
   now = [os.stat(source.parent / "in.data").st_ctime + 1.9]
-  monkeypatch.setattr(data_parts, "SETTLED_S", 2.0)
+  monkeypatch.setattr(file_facts, "SETTLED_S", 2.0)
   monkeypatch.setattr(data_parts, "time", SimpleNamespace(time=lambda: now[0]))
   out = tmp_path / "out.onnx"
   for n in (1, 2):
@@ -213,8 +214,8 @@ def test_a_file_of_just_now_is_not_trusted(source, tmp_path, written, monkeypatc
 def test_what_changes_while_it_is_read_is_not_remembered(source, tmp_path, written, monkeypatch):
   out, counted = tmp_path / "out.onnx", DataParts.write
 
-  def changed(self, stream):
-    counted(self, stream)
+  def changed(self, stream, *told):
+    counted(self, stream, *told)
     time.sleep(TICK_S)
     change_in_place(source, out)
 
