@@ -14,6 +14,9 @@ from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 
+#: The registers of a fragment of 16 x 16 in their order: of the later eight of the depth, of the high rows.
+QUARTERS = ((False, False), (False, True), (True, False), (True, True))
+
 
 def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
   """Two neighbours of the inner side, packed; what does not exist is zero."""
@@ -33,6 +36,13 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
       conditions = half.exists(form.t)
     values.append(chosen(conditions, value, "0.0f"))
   return f"{tag(op.dtype)}::pack({', '.join(values)})"
+
+
+def double(index: str, later: bool) -> str:
+  """The number of a tile of eight, of the first or the later one of pair ``index``."""
+  if index == "0":
+    return "1" if later else "0"
+  return f"(2 * {index} + 1)" if later else f"2 * {index}"
 
 
 def part(w: ValueWriter, index: int, form: Form, at: Mapping[str, str], tag: str) -> str:

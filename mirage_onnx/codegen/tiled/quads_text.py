@@ -29,8 +29,7 @@ def in_quads(w: ValueWriter, form: Form, view: TensorText, own: Mapping[str, Pie
     return False
   (p,), warps = form.t, w.lowering.warps
   axes = view.tensor.axes
-  others = [view.stride(a) for a in axes if a != p.axis and not view.is_picked(a)]
-  rows = not view.picked and all(not isinstance(s, int) or s % _COLUMNS == 0 for s in others)
+  rows = not view.picked and view.rows_begin_with(p.axis, _COLUMNS)
   if is_runtime(w.lowering.extents, p.axis):
     return False
   whole = w.lowering.extents[p.axis] % _COLUMNS == 0 and p.aligned % _COLUMNS == 0

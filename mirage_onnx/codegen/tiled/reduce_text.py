@@ -160,26 +160,25 @@ def gather(w: ValueWriter, step: do.Gather) -> None:
       break
     stride *= n
   with w.walk(form) as spot:
-    to = f"{name}{spot.subscript(form)}"
     first = f"{tile.name} + {_slot(w, spot, form)} - {part} * {stride}"
-    call = f"parts_reduce<{rule}, {count}, {stride}>"
-    w.writer.line(f"{to} = {call}({first});", step.index)
+    value = f"parts_reduce<{rule}, {count}, {stride}>({first})"
+    w.writer.line(f"{name}{spot.subscript(form)} = {value};", step.index)
 
 
 def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
   """The parts of the ranks of the cluster; where each rank has some tiles (``quads_text.py``), of those."""
-  form = w.lowering.forms[step.index]
-  held = Held(step.index, form)
-  if not w.apart:
-    w.declare(held)
-    with w.walk(form) as spot:
-      _gather(w, step, held, spot)
-    return
-  name, index = w.declare(held), w.ops[step.index].args[0]
-  tile, rule, ranks = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op), w.lowering.ranks
+  form, op = w.lowering.forms[step.index], w.ops[step.index]
+  name, index = w.declare(Held(step.index, form)), op.args[0]
+  tile, rule, ranks = w.lowering.tiles[step.tile], rule_of(op.op), w.lowering.ranks
   with w.walk(form) as spot:
-    value = w.taken(w.ops[step.index], w.element(index, spot))
-    w.writer.line(f"{name}{spot.subscript(form)} = {value};", index)
+    if w.apart:
+      value = w.element(index, spot)
+    else:
+      value = f"cluster_reduce<{rule}, {ranks}>({tile.name} + {_slot(w, spot, form)})"
+    value = w.taken(op, value)
+    w.writer.line(f"{name}{spot.subscript(form)} = {value};", index if w.apart else step.index)
+  if not w.apart:
+    return
   w.writer.line(f"int others{step.index}[{ranks - 1}];")
   w.writer.line(f"other_ranks<{ranks}>(others{step.index});")
   call = f"gather_four<{rule}, {_threads(w)}>({tile.name}"
@@ -188,13 +187,6 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
       for place, spots in _fours(w, form, rank):
         own = ", ".join(f"{name}{spot.subscript(form)}" for spot in spots)
         w.writer.line(f"{call}, {place}, others{step.index}, {own});", step.index)
-
-
-def _gather(w: ValueWriter, step: do.GatherRanks, held: Held, spot: Spot) -> None:
-  tile, rule = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op)
-  value = f"cluster_reduce<{rule}, {w.lowering.ranks}>({tile.name} + {_slot(w, spot, held.form)})"
-  value = w.taken(w.ops[step.index], value)
-  w.writer.line(f"{w.name(held)}{spot.subscript(held.form)} = {value};", step.index)
 
 
 def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:
