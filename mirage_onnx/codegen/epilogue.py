@@ -6,11 +6,11 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from mirage_onnx.codegen.grid_text import replicas
+from mirage_onnx.codegen.grid_text import first_replica
 from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.scalar import Scalar
-from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.source import Writer, conditional
 from mirage_onnx.codegen.space import Place, element_of, offset_in, walk_over
 from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.lower.sizes import axis_variable
@@ -146,8 +146,7 @@ class Epilogue:
         view = TensorText.of(self.graph.tensor(save.tensor), self.plan.extents)
         value = self.scalar.value(save.arg, at, names)
         line = view.store(self.scalar.index(view.tensor.axes, at), value)
-        once = replicas(self.plan.grid, view.tensor.axes)
-        writer.line(f"if ({once}) {line}" if once else line, save.arg)
+        writer.line(conditional(first_replica(self.plan.grid, view.tensor.axes), line), save.arg)
 
   def emit(self) -> None:
     """The steps in their order."""

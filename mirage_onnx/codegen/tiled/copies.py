@@ -12,7 +12,7 @@ from math import prod
 
 from mirage_onnx.codegen.index_text import parts_of, times, total
 from mirage_onnx.codegen.loads import TensorText, storage
-from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.source import Writer, chosen
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter
@@ -135,9 +135,7 @@ class _TileCopy:
     bounds = {p: f"{local[p]} < {size[p]}" for p in tile.order if not p.exact}
     inside = [*bounds.values(), *ended]
     if chunk == 1:
-      value = view.load_bits(index)
-      value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
-      writer.line(f"*({place}) = {value};")
+      writer.line(f"*({place}) = {chosen(inside, view.load_bits(index), _zero(tile))};")
       return
     last = tile.order[-1]
     whole = last.exact and last.length % chunk == 0
@@ -152,16 +150,13 @@ class _TileCopy:
       # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
       # on an H100: every block reads one line of L2, again and again.)
       inside = others if whole else [*others, f"{local[last]} < {size[last]}"]
-      there = f"{' && '.join(inside)} ? 16 : 0"
-      writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
+      writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {chosen(inside, '16', '0')});")
       return
-    left = str(16)
+    left = "16"
     if not whole:  # no packed ones: they are there for whole steps
       width = tile.dtype.size_bytes
       left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
-    if others:
-      left = f"{' && '.join(others)} ? {left} : 0"
-    writer.line(f"const int bytes = {left};")
+    writer.line(f"const int bytes = {chosen(others, left, '0')};")
     source = f"bytes > 0 ? {view.address(index)} : {view.pointer}"
     writer.line(f"ptx::cp_async_16_zfill({place}, {source}, bytes);")
 
@@ -199,7 +194,7 @@ class _TileCopy:
           total(x, times(n, apart * each)) for x, each in (("into", WGMMA.step), ("from", stride))
         )
         if there:
-          writer.line(f"ptx::cp_async_16_zfill({place}, {source}, {' && '.join(there)} ? 16 : 0);")
+          writer.line(f"ptx::cp_async_16_zfill({place}, {source}, {chosen(there, '16', '0')});")
         else:
           writer.line(f"ptx::cp_async_16({place}, {source});")
     return True

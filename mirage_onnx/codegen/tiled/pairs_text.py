@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText, tag
+from mirage_onnx.codegen.source import chosen
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
 from mirage_onnx.lower.issued import pair_together

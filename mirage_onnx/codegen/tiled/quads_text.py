@@ -11,8 +11,9 @@ from contextlib import contextmanager
 
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText, tag
+from mirage_onnx.codegen.source import chosen, conditional
 from mirage_onnx.codegen.tiled.spot import Spot, digit
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.forms import MMA, Form
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.sizes import is_runtime

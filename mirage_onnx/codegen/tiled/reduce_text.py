@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from mirage_onnx.codegen.index_text import total
+from mirage_onnx.codegen.source import chosen
 from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES
 from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.tile_text import tile_element
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, rule_of
+from mirage_onnx.codegen.tiled.values import ValueWriter, rule_of
 from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
@@ -28,7 +29,7 @@ def multiply(w: ValueWriter, step: do.Multiply) -> None:
     at = {**spot.known, deep: "k"}
     sides = [tile_element(lowering.tiles[name], at) for name in step.tiles]
     conditions = spot.held(p for a in op.args for p in w.own(a).values() if p != deep)
-    with writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
+    with writer.where(conditions):
       to = f"{name}{spot.subscript(product.c)}"
       with writer.block(f"for (int k = 0; k < {w.pieces.size(deep)}; ++k)"):
         writer.line(f"{to} += {sides[0]} * {sides[1]};", step.index)
@@ -84,7 +85,7 @@ def reduce_tile(w: ValueWriter, step: do.Total) -> None:
     conditions = spot.held(left)
     known = {**spot.known, **{p: f"z_{p.name}" for p in gone}}
     value = w.taken(op, tile_element(tile, known))
-    with w.writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
+    with w.writer.where(conditions):
       heads = [f"for (int {known[p]} = 0; {known[p]} < {w.pieces.size(p)}; ++{known[p]})" for p in gone]
       _nested(w, heads, f"{rule}::combine", f"{name}{spot.subscript(form)}", value,
               step.index)  # fmt: skip
