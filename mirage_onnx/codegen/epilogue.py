@@ -3,15 +3,14 @@
 ``lower/stream_behind.py`` says what is done, in which order, and where in shared memory.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import groupby
 
-from mirage_onnx.codegen.grid_text import replicas
+from mirage_onnx.codegen.grid_text import first_replica
 from mirage_onnx.codegen.index_text import subscript, times, total
 from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.scalar import Scalar
-from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.source import Writer, conditional
 from mirage_onnx.codegen.space import Place, element_of, offset_in, walk_over
 from mirage_onnx.ir.block_ops import merge_of
 from mirage_onnx.lower.sizes import axis_variable
@@ -49,11 +48,16 @@ class Epilogue:
     place = total(times(i, acc.pitch) if acc.form is AccumulatorForm.MMA else i, column)
     name = self.homes[acc.index]
     if not self.behind.reduced:
-      kind = f"{acc.merge.cuda}, {self.warps}, {acc.floats}"
-      return f"parts_reduce<{kind}>({total(name, place)})"
+      return f"{self._over_warps(acc)}({total(name, place)})"
     if self.cluster == 1 or acc in self.behind.everywhere:
       return f"{name}[{place}]"
-    return f"cluster_reduce<{acc.merge.cuda}, {self.cluster}>({total(name, place)})"
+    return f"{self._over_ranks(acc)}({total(name, place)})"
+
+  def _over_warps(self, acc: Accumulator) -> str:
+    return f"parts_reduce<{acc.merge.cuda}, {self.warps}, {acc.floats}>"
+
+  def _over_ranks(self, acc: Accumulator) -> str:
+    return f"cluster_reduce<{acc.merge.cuda}, {self.cluster}>"
 
   def _staged_element(self, index: int, at: Place) -> str | None:
     """A staged value at a place of the tile; None if it is not there (yet)."""
@@ -86,9 +90,8 @@ class Epilogue:
           text = f"if (t == 0) *({total(mine, *places, 'g')}) = {value};"
         writer.line(text, acc.index)
 
-  @contextmanager
-  def _places(self, acc: Accumulator) -> Iterator[str]:
-    """A loop over the places of an accumulator's tile, shared out over the threads."""
+  def _add_up(self, acc: Accumulator, call: str, to: str) -> None:
+    """``call`` of all places of an accumulator's tile, shared out over the threads."""
     row = self.behind.row(acc)
     rows = row.tile if row else 1
     columns = self.plan.columns[acc.column].tile if acc.column else 1
@@ -96,22 +99,9 @@ class Epilogue:
     head = f"for (int e = ptx::thread(); e < {count}; e += {self.plan.threads})"
     with self.writer.block(head):
       padded = acc.form is AccumulatorForm.MMA and rows > 1
-      yield f"e / {columns} * {acc.pitch} + e % {columns}" if padded else "e"
-
-  def _gather(self, acc: Accumulator) -> None:
-    """The sum over the warps, in place."""
-    name = self.homes[acc.index]
-    call = f"parts_reduce<{acc.merge.cuda}, {self.warps}, {acc.floats}>"
-    with self._places(acc) as e:
-      self.writer.line(f"{name}[{e}] = {call}({name} + {e});", acc.index)
-
-  def _gather_ranks(self, acc: Accumulator) -> None:
-    """The sum over the cluster, to a tile of its own."""
-    part, name = self.homes[acc.index], self._tile(f"all{acc.index}")
-    with self._places(acc) as e:
-      call = f"cluster_reduce<{acc.merge.cuda}, {self.cluster}>"
-      self.writer.line(f"{name}[{e}] = {call}({part} + {e});", acc.index)
-    self.homes[acc.index] = name
+      e = f"e / {columns} * {acc.pitch} + e % {columns}" if padded else "e"
+      self.writer.line(f"{to}[{e}] = {call}({self.homes[acc.index]} + {e});", acc.index)
+    self.homes[acc.index] = to
 
   # ---- staged values and outputs
 
@@ -156,8 +146,7 @@ class Epilogue:
         view = TensorText.of(self.graph.tensor(save.tensor), self.plan.extents)
         value = self.scalar.value(save.arg, at, names)
         line = view.store(self.scalar.index(view.tensor.axes, at), value)
-        once = replicas(self.plan.grid, view.tensor.axes)
-        writer.line(f"if ({once}) {line}" if once else line, save.arg)
+        writer.line(conditional(first_replica(self.plan.grid, view.tensor.axes), line), save.arg)
 
   def emit(self) -> None:
     """The steps in their order."""
@@ -173,9 +162,11 @@ class Epilogue:
       for step in steps:
         match step:
           case Gather():
-            self._gather(self.by_index[step.index])
-          case GatherRanks():
-            self._gather_ranks(self.by_index[step.index])
+            acc = self.by_index[step.index]
+            self._add_up(acc, self._over_warps(acc), self.homes[acc.index])
+          case GatherRanks():  # to a tile of its own: others still read the parts
+            acc = self.by_index[step.index]
+            self._add_up(acc, self._over_ranks(acc), self._tile(f"all{acc.index}"))
           case Total() | Stage():
             self._stage(step)
           case Store():

@@ -76,9 +76,6 @@ def _shared_x(grid: Grid, at: AxisTile, writer: Writer) -> str:
   return f"{left} % blocks_{name}"
 
 
-def replicas(grid: Grid, axes: tuple[str, ...]) -> str:
-  """The condition that picks one of the blocks that hold the same elements of a value.
-
-  ``axes`` are those of the value; "" if there is one such block.
-  """
-  return " && ".join(f"{first_of(a)} == 0" for a in grid.axes if a.split and a.axis not in axes)
+def first_replica(grid: Grid, axes: tuple[str, ...]) -> list[str]:
+  """Conditions that pick one of the blocks that hold the same elements of a value; ``axes``: the value's."""
+  return [f"{first_of(a)} == 0" for a in grid.axes if a.split and a.axis not in axes]

@@ -12,7 +12,7 @@ from mirage_onnx.codegen.index_text import subscript
 from mirage_onnx.codegen.loads import tag
 from mirage_onnx.codegen.packed_operands import statement
 from mirage_onnx.codegen.ring import Ring
-from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.source import Writer, conditional
 from mirage_onnx.ir.block_ops import MAX, SUM
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.constant import constant
@@ -245,8 +245,8 @@ class LoopEmitter:
       element = self._operand(source, indices, j)
       slot = f"acc{acc.index}{subscript(indices)}"
       update = f"{slot} = {acc.merge.cuda}::combine({slot}, {element});"
-      guard = acc.merge is MAX and not self.plan.even
-      self.writer.line(f"if ({self._live(j)}) {update}" if guard else update, acc.source)
+      guards = [self._live(j)] if acc.merge is MAX and not self.plan.even else []
+      self.writer.line(conditional(guards, update), acc.source)
 
   def _column(self, column: str, stage: str) -> None:
     """The steps of every tile of a column axis."""

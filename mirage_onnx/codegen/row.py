@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mirage_onnx.codegen.elementwise import evaluate, literal
-from mirage_onnx.codegen.grid_text import declare_firsts, declare_rows, first_of, last_of, replicas
+from mirage_onnx.codegen.grid_text import declare_firsts, declare_rows, first_of, first_replica, last_of
 from mirage_onnx.codegen.loads import TensorText, parameters
-from mirage_onnx.codegen.source import KernelSource, Writer
+from mirage_onnx.codegen.source import KernelSource, Writer, conditional
 from mirage_onnx.codegen.whole_text import whole_kernel
 from mirage_onnx.ir import BlockOp
 from mirage_onnx.ir.block_ops import merge_of
@@ -67,7 +67,7 @@ class _RowEmitter:
 
   def _guarded(self, body: str, op: int) -> None:
     """``body`` where the thread's vector ``at`` exists."""
-    self.writer.line(f"if (at < {self.plan.extent}) {body}" if self.plan.short else body, op)
+    self.writer.line(conditional([f"at < {self.plan.extent}"] if self.plan.short else [], body), op)
 
   def _position(self, i: str) -> None:
     plan = self.plan
@@ -191,9 +191,8 @@ class _RowEmitter:
     writer = self.writer
     apart = [f"{self._view(a).pointer} != {self._view(b).pointer}" for a, b in update.pairs]
     changes = " || ".join([f"{self._operand(update.condition, '0', '0')} != 0.0f", *apart])
-    if (
-      self.plan.packed and self.plan.packed.short
-    ):  # lanes behind the last row do not read it while it changes
+    if self.plan.packed and self.plan.packed.short:
+      # Lanes behind the last row do not read it while it changes.
       changes = f"exists && ({changes})"
     writer.line(f"const bool changes = {changes};")
     # Lanes of a warp that reduce do so together; only those whose row changes write.
@@ -204,7 +203,7 @@ class _RowEmitter:
   def _save(self, tensor: str, arg: int) -> None:
     view, plan, writer = self._view(tensor), self.plan, self.writer
     axes = view.tensor.axes
-    conditions = [replicas(self.grid, axes)]
+    conditions = first_replica(self.grid, axes)
     if plan.packed and plan.packed.axis not in axes:
       conditions.append(f"ptx::thread() < {plan.threads}")
     elif plan.packed and plan.packed.short:
@@ -213,8 +212,7 @@ class _RowEmitter:
       conditions.append(f"{self.thread} == 0")
     if self.plan.together:
       conditions.append("changes")
-    condition = " && ".join(c for c in conditions if c)
-    with writer.scope(bool(condition), f"if ({condition})"):
+    with writer.where(conditions):
       if plan.axis not in axes:
         value = self._operand(arg, "0", "0")
         writer.line(view.store(self._index(view, "0"), value), arg)

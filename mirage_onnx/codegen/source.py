@@ -1,7 +1,7 @@
 """The text of a kernel, what its launch needs, and the writer that lays the text out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -37,6 +37,16 @@ class KernelSource:
     """The grid of a launch with these sizes of the axes in ``sizes``."""
     x, y, z = self.grid
     return x * prod(-(-sizes[axis] // tile) for axis, tile in self.tiles), y, z
+
+
+def conditional(conditions: Sequence[str], text: str) -> str:
+  """A statement under conditions, if there are any."""
+  return f"if ({' && '.join(conditions)}) {text}" if conditions else text
+
+
+def chosen(conditions: Sequence[str], value: str, otherwise: str) -> str:
+  """An expression under conditions, if there are any."""
+  return f"{' && '.join(conditions)} ? {value} : {otherwise}" if conditions else value
 
 
 class Writer:
@@ -101,6 +111,10 @@ class Writer:
     """A block if ``wanted``, else nothing."""
     with self.block(head) if wanted else nullcontext():
       yield
+
+  def where(self, conditions: Sequence[str]) -> AbstractContextManager[None]:
+    """A block under conditions, if there are any."""
+    return self.scope(bool(conditions), conditional(conditions, "").rstrip())
 
   @contextmanager
   def loop(self, variable: str, count: int) -> Iterator[str]:

@@ -54,7 +54,7 @@ def element_of(space: TileSpace, writer: Writer, q: str) -> Iterator[Place]:
       writer.line(f"const int e = {number};")
     at = _declare(space, writer, "e")
     conditions += _bounds(space)
-    with writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
+    with writer.where(conditions):
       yield at
 
 
@@ -63,6 +63,5 @@ def walk_over(space: TileSpace, writer: Writer, first: str, step: int) -> Iterat
   """A loop over all elements from ``first`` in steps, entered for those that exist."""
   with writer.block(f"for (int e = {first}; e < {space.elements}; e += {step})"):
     at = _declare(space, writer, "e")
-    bounds = " && ".join(_bounds(space))
-    with writer.scope(bool(bounds), f"if ({bounds})"):
+    with writer.where(_bounds(space)):
       yield at

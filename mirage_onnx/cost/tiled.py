@@ -112,7 +112,7 @@ def fits_nowhere(work: TiledWork, extents: Mapping[str, int], least: Points, tar
   sizes = TileSizes(work, extents, least, NUMBERS)
   held = [v for v in work.values if v.op.layout is Layout.SHARED]
   held += [work.values[m.value] for m in work.moves if m.kind == "shared"]
-  if sum(sizes.of(v.extent.axes) * v.op.dtype.size_bytes for v in held) > target.smem_bytes:
+  if sum(sizes.bytes(v) for v in held) > target.smem_bytes:
     return "shared memory"
   for together in work.live:
     values = ((work.values[i], count) for i, count in together)

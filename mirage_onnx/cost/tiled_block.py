@@ -118,8 +118,7 @@ def _operand_bytes(work: TiledWork, sizes: TileSizes, warps: WarpCounts, iterati
       continue
     users = (user for user in work.kernel.ops if v.index in user.args)
     readers = sum((times_read(user, v, warps) for user in users), ONE)
-    size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
-    total = total + size * readers * (iterations if v.repeats else 1.0)
+    total = total + sizes.bytes(v) * readers * (iterations if v.repeats else 1.0)
   return total
 
 
@@ -139,7 +138,7 @@ def _moves(
     v = work.values[move.value]
     times = iterations if v.repeats else ONE
     if move.kind == "shared":
-      smem = smem + 2 * sizes.of(v.extent.axes) * v.op.dtype.size_bytes * times
+      smem = smem + 2 * sizes.bytes(v) * times
       latency = latency + 2 * BARRIER_US * times
     elif move.kind == "movmatrix":
       lanes = lanes + MOVE_OPERATIONS * sizes.padded(v) * warps.having(v.share) * times
@@ -198,15 +197,13 @@ def block_shared_memory(work: TiledWork, sizes: TileSizes, warps: WarpCounts, po
   ring, kept, moved = ONE * 0.0, ONE * 0.0, ONE * 0.0
   for v in work.values:
     if v.op.layout is Layout.SHARED:
-      size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
       if v.op.op == "load" and v.op.fmap is not None:
-        ring = ring + size
+        ring = ring + sizes.bytes(v)
       else:
-        kept = kept + size
+        kept = kept + sizes.bytes(v)
   for move in work.moves:
     if move.kind == "shared":
-      v = work.values[move.value]
-      moved = moved + sizes.of(v.extent.axes) * v.op.dtype.size_bytes
+      moved = moved + sizes.bytes(work.values[move.value])
   for p in work.products:
     moved = moved + sum((4 * sizes.of(v.extent.axes) for v in _spilled(work, p)), ONE * 0.0)
   chained = [2 * sizes.of(work.values[arg].extent.axes) for p in work.products for arg in p.chained]
@@ -225,7 +222,7 @@ def block_loads(work: TiledWork, sizes: TileSizes, iterations: Array) -> tuple[A
   total, step, once = ONE * 0.0, ONE * 0.0, ONE * 0.0
   for v in work.values:
     if v.op.op == "load":
-      size = sizes.of(v.extent.axes) * v.op.dtype.size_bytes
+      size = sizes.bytes(v)
       if v.op.fmap is not None and v.op.phase is Phase.LOOP:
         step, total = step + size, total + size * iterations
       else:

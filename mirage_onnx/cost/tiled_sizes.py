@@ -119,6 +119,10 @@ class TileSizes:
       self.known[axes] = prod((self.axis(name, cut) for name, cut in axes), start=self._one)
     return self.known[axes]
 
+  def bytes(self, v: BlockValue) -> Any:
+    """Of the tile of a value, as it lies in shared memory."""
+    return self.of(v.extent.axes) * v.op.dtype.size_bytes
+
   def padded(self, v: BlockValue) -> Any:
     """Lane slots of a value: its elements, padded to fragments, copies counted."""
     key = (v.extent, v.pad, v.copies)

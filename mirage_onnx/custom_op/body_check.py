@@ -6,12 +6,12 @@ another machine. Checked on every input: what a body does with small numbers, or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mirage_onnx.custom_op.difference import OutputDifference
+from mirage_onnx.custom_op.measure import KnownOriginal, Measure
 from mirage_onnx.custom_op.model_nodes import Model
 from mirage_onnx.custom_op.model_run import How, check_signatures, open_session, run_session
 from mirage_onnx.custom_op.steps import SessionStep, Tell
@@ -19,9 +19,6 @@ from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
   import onnxruntime as ort
-
-#: Output, reference and result -> how they differ.
-Measured = Callable[[str, np.ndarray, np.ndarray], OutputDifference]
 
 
 class BodyCheck:
@@ -33,12 +30,16 @@ class BodyCheck:
     self._failures: dict[str, str] = {}
 
   def run(
-    self, feeds: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], kind: str, measure: Measured
+    self,
+    feeds: Mapping[str, np.ndarray],
+    wanted: Mapping[str, np.ndarray],
+    measure: Measure,
+    known: KnownOriginal,
   ) -> None:
     """Compare all outputs on one input of the model; ``wanted``: the original's."""
     if "" in self._failures:
       return
-    self._tell(SessionStep.BODIES, kind)
+    self._tell(SessionStep.BODIES, known.kind)
     try:
       if self._session is None:
         session = open_session(self._model, self._how)
@@ -49,10 +50,10 @@ class BodyCheck:
       self._failures[""] = f"{error.code}: the function bodies: {error.detail}"
       return
     for name, want in wanted.items():
-      one = measure(name, want, found[name])
+      one = measure(name, want, found[name], known)
       if not one.passed and name not in self._failures:
         why = one.reason or f"its error is {one.needed_rtol:.2g}, not {one.rtol:.2g}"
-        line = f"SOURCE_MISMATCH: without the library output {name!r} differs on input {kind!r}: {why}"
+        line = f"SOURCE_MISMATCH: without the library output {name!r} differs on input {known.kind!r}: {why}"
         self._failures[name] = line
 
   @property

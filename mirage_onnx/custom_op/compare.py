@@ -33,7 +33,7 @@ from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_r
 from mirage_onnx.custom_op.in_double import run_in_double
 from mirage_onnx.custom_op.input_facts import InputFacts, input_facts
 from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
-from mirage_onnx.custom_op.measure import Tolerances
+from mirage_onnx.custom_op.measure import KnownOriginal, Tolerances
 from mirage_onnx.custom_op.model_check import RegionCheck
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.custom_op.model_run import How, check_declared, check_signatures, open_session, run_session
@@ -154,25 +154,21 @@ def compare_models(
     wanted, found = run_session(left, feeds), run_session(right, feeds)
     check_declared(left, right, found)
     ran = {name for name, count in launches(right).items() if count > before[name]}
-    in_fp32, as_defined = cache(partial(_in_fp32, file, feeds)), cache(partial(defined.run, feeds))
-    counted = measured(measure, loose_rows(left, pairs, feeds, wanted))
-    runs = partial(shaken.runs, feeds)
-    near = partial(_nearby, left, feeds)
-    one = partial(
-      counted,
-      kind=kind,
-      in_fp32=in_fp32,
-      as_defined=as_defined,
+    known = KnownOriginal(
+      kind,
+      in_fp32=cache(partial(_in_fp32, file, feeds)),
+      as_defined=cache(partial(defined.run, feeds)),
       whole=True,
-      shaken=runs,
-      nearby=near,
+      shaken=partial(shaken.runs, feeds),
+      nearby=partial(_nearby, left, feeds),
       hangs=shaken.hangs,
     )
+    counted = measured(measure, loose_rows(left, pairs, feeds, wanted))
     for name, want in wanted.items():
-      now = one(name, want, found[name])
+      now = counted(name, want, found[name], known)
       worst[name] = worse(worst[name], now) if name in worst else now
     if ran and not left_out.bodies:
-      bodies.run(feeds, wanted, kind, one)
+      bodies.run(feeds, wanted, counted, known)
     if not left_out.regions and (bisect or not kinds or kind in (*EDGES, *MASKED)):
       checks.run(ran, feeds, kind, measure)
     kinds.append(kind)

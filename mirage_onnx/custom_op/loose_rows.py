@@ -6,7 +6,8 @@ found by a run of the original in place: what differs from its run with a copy i
 module's own says how long a cache is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +15,12 @@ import onnx
 
 from mirage_onnx.custom_op.difference import InFp32, OutputDifference
 from mirage_onnx.custom_op.input_facts import ATTENTION, CACHES
+from mirage_onnx.custom_op.measure import KnownOriginal, Measure
 from mirage_onnx.custom_op.model_run import ort_value
 from mirage_onnx.importer.graph import nodes_of
 
 if TYPE_CHECKING:
   import onnxruntime as ort
-
-#: (name, reference, result, kind of input, the reference in fp32, as it is defined, ...) -> how they differ.
-Measure = Callable[..., OutputDifference]
 
 
 def caches(graph: onnx.GraphProto) -> dict[str, str]:
@@ -73,13 +72,10 @@ def loose_rows(
 def measured(measure: Measure, loose: Mapping[str, np.ndarray]) -> Measure:
   """``measure``, to which nothing counts that is ``loose``."""
 
-  def one(
-    name: str, want: np.ndarray, got: np.ndarray, kind: str, in_fp32: InFp32, as_defined: InFp32,
-    whole: bool = False, **more: Any,
-  ) -> OutputDifference:  # fmt: skip
+  def one(name: str, want: np.ndarray, got: np.ndarray, known: KnownOriginal) -> OutputDifference:
     mask = loose.get(name)
     if mask is None or got.shape != mask.shape:
-      return measure(name, want, got, kind, in_fp32, as_defined, whole, **more)
+      return measure(name, want, got, known)
 
     def tight(x: np.ndarray) -> np.ndarray:
       return np.where(mask, x.dtype.type(0), x)
@@ -87,6 +83,7 @@ def measured(measure: Measure, loose: Mapping[str, np.ndarray]) -> Measure:
     def of(values: InFp32) -> InFp32:
       return lambda: {n: tight(x) for n, x in values().items() if n == name}
 
-    return measure(name, tight(want), tight(got), kind, of(in_fp32), of(as_defined), whole, **more)
+    tightened = replace(known, in_fp32=of(known.in_fp32), as_defined=of(known.as_defined))
+    return measure(name, tight(want), tight(got), tightened)
 
   return one

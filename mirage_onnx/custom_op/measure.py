@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -31,27 +31,46 @@ from mirage_onnx.custom_op.widen import HALF
 
 #: Of integers made of numbers at the edge, which cancel to anything and seldom twice to the same.
 EDGE_SHARE = 0.01
-#: The outputs of the original by name, in every one of several runs with errors.
-ShakenRuns = Callable[[], Iterator[Mapping[str, np.ndarray]]]
-
-
 #: Rows of equal numbers.
 CONSTANT = "constant_rows"
+#: The outputs of the original by name, in every one of several runs.
+Runs = Callable[[], Iterator[Mapping[str, np.ndarray]]]
 
 
 def _never() -> Iterator[Mapping[str, np.ndarray]]:
   return iter(())
 
 
-def _defined_first(name: str, as_defined: InFp32, shaken: ShakenRuns) -> Iterator[Mapping[str, np.ndarray]]:
-  """What the original is by its definition, then its runs with errors.
+@dataclass(frozen=True, slots=True)
+class KnownOriginal:
+  """What can be asked of the original on one input, of this ``kind``, where its outputs alone do not decide.
 
-  onnxruntime's CPU provider keeps halves in fp32 between nodes, and so tells numbers apart that are equal by
-  their type: of forty that are the type's largest a run with errors seldom picks the first.
+  ``whole``: outputs are a model's, not a custom node's. ``shaken``: its runs with errors; ``nearby``: those
+  on inputs that are off by ``NEARBY``; neither is asked where the user gives a tolerance. ``hangs``: whether
+  a float is made of integers that are made of floats.
   """
-  if name in (defined := as_defined()):
-    yield defined
-  yield from shaken()
+
+  kind: str
+  in_fp32: InFp32 = dict
+  as_defined: InFp32 = dict
+  whole: bool = False
+  shaken: Runs = _never
+  nearby: Runs = _never
+  hangs: Callable[[str], bool] = lambda name: False
+
+  def defined_first(self, name: str) -> Iterator[Mapping[str, np.ndarray]]:
+    """What it is by its definition, then its runs with errors.
+
+    onnxruntime's CPU provider keeps halves in fp32 between nodes, and so tells numbers apart that are equal
+    by their type: of forty that are the type's largest a run with errors seldom picks the first.
+    """
+    if name in (defined := self.as_defined()):
+      yield defined
+    yield from self.shaken()
+
+
+#: (name, reference, result, what else is known of the reference) -> how they differ.
+Measure = Callable[[str, np.ndarray, np.ndarray, KnownOriginal], OutputDifference]
 
 
 class Tolerances:
@@ -65,51 +84,35 @@ class Tolerances:
   def of(cls, a: Model, b: Model, rtol: float | None) -> "Tolerances":
     return cls(max(_precision(a), _precision(b)), rtol)
 
-  def __call__(
-    self,
-    name: str,
-    want: np.ndarray,
-    got: np.ndarray,
-    kind: str,
-    in_fp32: InFp32,
-    as_defined: InFp32,
-    whole: bool = False,
-    shaken: ShakenRuns = _never,
-    nearby: ShakenRuns = _never,
-    hangs: Callable[[str], bool] = lambda name: False,
-  ) -> OutputDifference:
-    """``shaken``: runs of the original with errors; where the user gives a tolerance they are not asked.
-
-    ``nearby``: runs of it on inputs that are off by ``NEARBY``, likewise. ``hangs``: whether a float is made
-    of integers that are made of floats.
-    """
-    found = self._difference(name, want, got, kind, in_fp32, as_defined, whole, shaken, nearby)
+  def __call__(self, name: str, want: np.ndarray, got: np.ndarray, known: KnownOriginal) -> OutputDifference:
+    """How the outputs ``got`` differ from the original's, ``want``."""
+    self._floors.setdefault(name, FLOOR * typical_row(want))
+    if want.dtype.kind in "biu":
+      return self._of_integers(name, want, got, known)
+    if known.kind in EDGES:
+      found = self._at_the_edge(name, want, got, known)
+    else:
+      found = self._of_floats(name, want, got, known)
     if found.passed or self._rtol is not None or not want.dtype.name == got.dtype.name in RTOL:
       return found
-    return turned(found, want, got, name, shaken(), self._floors[name]) if hangs(name) else found
+    return turned(found, want, got, name, known.shaken(), self._floors[name]) if known.hangs(name) else found
 
-  def _difference(
-    self,
-    name: str,
-    want: np.ndarray,
-    got: np.ndarray,
-    kind: str,
-    in_fp32: InFp32,
-    as_defined: InFp32,
-    whole: bool,
-    shaken: ShakenRuns,
-    nearby: ShakenRuns,
+  def _limit(self, want: np.ndarray) -> float:
+    return max(self._precision, RTOL.get(want.dtype.name, 0.0)) if self._rtol is None else self._rtol
+
+  def _of_integers(
+    self, name: str, want: np.ndarray, got: np.ndarray, known: KnownOriginal
   ) -> OutputDifference:
-    floor = self._floors.setdefault(name, FLOOR * typical_row(want))
-    limit = max(self._precision, RTOL.get(want.dtype.name, 0.0)) if self._rtol is None else self._rtol
-    if want.dtype.kind in "biu":
-      found = difference(name, want, got, limit, floor, kind)
-      if found.passed or self._rtol is not None:
-        return found
-      runs = _defined_first(name, as_defined, shaken)
-      return undecided(found, want, got, name, runs, EDGE_SHARE if whole and kind in EDGES else 0.0)
-    if kind in EDGES:
-      return self._at_the_edge(name, want, got, limit, kind, in_fp32, as_defined, whole)
+    found = difference(name, want, got, self._limit(want), self._floors[name], known.kind)
+    if found.passed or self._rtol is not None:
+      return found
+    share = EDGE_SHARE if known.whole and known.kind in EDGES else 0.0
+    return undecided(found, want, got, name, known.defined_first(name), share)
+
+  def _of_floats(
+    self, name: str, want: np.ndarray, got: np.ndarray, known: KnownOriginal
+  ) -> OutputDifference:
+    kind, floor, limit = known.kind, self._floors[name], self._limit(want)
     if kind in MASKED:
       where = counts(want, None, limit)
       want, got = only(where, want), only(where, got)
@@ -118,7 +121,7 @@ class Tolerances:
       return found
     if want.dtype not in HALF and want.dtype != np.float32:
       return found
-    exact = in_fp32().get(name)
+    exact = known.in_fp32().get(name)
     if exact is None or exact.dtype.itemsize <= want.dtype.itemsize:
       return found
     if want.dtype not in HALF:
@@ -126,9 +129,16 @@ class Tolerances:
       found = nearer(found, want, got, exact, floor)
       if found.passed or kind != CONSTANT:
         return found
-      near = (run[name] for run in nearby() if name in run)
+      near = (run[name] for run in known.nearby() if name in run)
       return near_constant(found, want, got, exact, near, floor)
-    defined = as_defined().get(name)
+    return self._of_halves(found, want, got, exact, known)
+
+  def _of_halves(
+    self, found: OutputDifference, want: np.ndarray, got: np.ndarray, exact: np.ndarray, known: KnownOriginal
+  ) -> OutputDifference:
+    """``found`` is too much: whether roundings of the original's own explain it. ``exact``: it in fp32."""
+    name, kind, floor, limit = found.name, known.kind, self._floors[found.name], self._limit(want)
+    defined = known.as_defined().get(name)
     if kind in (*MASKED, *HARD):
       where = counts(want, defined, limit)
       want, got, exact = only(where, want), only(where, got), only(where, exact)
@@ -136,7 +146,7 @@ class Tolerances:
     for original in (want, defined):
       if not found.passed and original is not None:
         found = excused(found, original, got, exact, floor)
-    if not found.passed and whole and defined is not None:  # in a custom node no roundings add up
+    if not found.passed and known.whole and defined is not None:  # in a custom node no roundings add up
       found = nearer(found, defined, got, exact, floor, "its fp32 form")
     if found.passed or kind not in HARD or defined is None or not np.isfinite(got.astype(np.float64)).all():
       return found
@@ -145,28 +155,21 @@ class Tolerances:
     return replace(found, passed=True, reason="as near to its fp32 form as the original by its definition")
 
   def _at_the_edge(
-    self,
-    name: str,
-    want: np.ndarray,
-    got: np.ndarray,
-    limit: float,
-    kind: str,
-    in_fp32: InFp32,
-    as_defined: InFp32,
-    whole: bool,
+    self, name: str, want: np.ndarray, got: np.ndarray, known: KnownOriginal
   ) -> OutputDifference:
+    kind, limit = known.kind, self._limit(want)
     where = counts(want, None, limit)
     want, got = only(where, want), only(where, got)
     found = difference(name, want, got, limit, 0.0, kind)
     if found.passed or want.dtype.name not in RTOL:
       return finite(name, want, got, limit, kind, passed=found.passed)
-    defined = as_defined().get(name)
+    defined = known.as_defined().get(name)
     where = where & counts(want, defined, limit)
     want, got = only(where, want), only(where, got)
     found = finite(name, want, got, limit, kind)
-    if not found.passed or whole or want.dtype not in HALF:
+    if not found.passed or known.whole or want.dtype not in HALF:
       return found
-    exact = in_fp32().get(name)
+    exact = known.in_fp32().get(name)
     if exact is None or defined is None:
       return found
     if is_near_at_edge(want, got, only(where, exact), only(where, defined), limit):

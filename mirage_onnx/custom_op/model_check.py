@@ -20,7 +20,8 @@ import onnx
 from mirage_onnx.custom_op.boundary import FED, Boundary, detached_nodes, detached_original, exposed, fed
 from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.in_double import run_in_double
-from mirage_onnx.custom_op.loose_rows import Measure, caches, loose_rows, measured
+from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
+from mirage_onnx.custom_op.measure import KnownOriginal, Measure
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.shaken import Shaken
@@ -124,11 +125,10 @@ class RegionCheck:
     want, got = run_session(regions, feeds), run_session(nodes, fed(nodes.get_inputs(), values))
     measure = measured(measure, loose_rows(regions, self._caches, feeds, want))
     for cut in cuts:
+      exact, defined = partial(self._in_fp32, cut, values), partial(self._as_defined, cut, values)
+      known = KnownOriginal(kind, exact, defined, shaken=partial(self._shaken, cut, values))
       for name in cut.makes:
-        exact, defined = partial(self._in_fp32, cut, values), partial(self._as_defined, cut, values)
-        shaken = partial(self._shaken, cut, values)
-        now = measure(name, want[name], got[name], kind, exact, defined, shaken=shaken)
-        self._worst.add(cut.node, now)
+        self._worst.add(cut.node, measure(name, want[name], got[name], known))
 
   def _detach(
     self, cuts: tuple[Boundary, ...], values: Mapping[str, np.ndarray]

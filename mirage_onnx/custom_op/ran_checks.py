@@ -14,7 +14,7 @@ import numpy as np
 
 from mirage_onnx.custom_op.boundary import Boundary, boundaries
 from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
-from mirage_onnx.custom_op.loose_rows import Measure
+from mirage_onnx.custom_op.measure import Measure
 from mirage_onnx.custom_op.model_check import RegionCheck, RegionDifference
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.errors import MirageError

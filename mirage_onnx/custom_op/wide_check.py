@@ -26,8 +26,7 @@ from mirage_onnx.custom_op.boundary import (
   fed,
 )
 from mirage_onnx.custom_op.difference import OutputDifference, worse
-from mirage_onnx.custom_op.loose_rows import Measure
-from mirage_onnx.custom_op.measure import Tolerances
+from mirage_onnx.custom_op.measure import KnownOriginal, Measure, Tolerances
 from mirage_onnx.custom_op.model_check import RegionDifference, Worst
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
@@ -87,7 +86,7 @@ class WideCheck:
       ours = run_session(self._bodies, widened_values(feeds))
       for output in self._bodies.get_outputs():
         name = output.name
-        found = self._tolerances(name, computed[name], ours[name], kind, dict, dict, whole=True)
+        found = self._tolerances(name, computed[name], ours[name], KnownOriginal(kind, whole=True))
         self._outputs[name] = worse(self._outputs[name], found) if name in self._outputs else found
     if not self._cuts:
       return
@@ -100,10 +99,10 @@ class WideCheck:
     got = run_session(self._nodes, fed(self._nodes.get_inputs(), values))
     want = run_session(self._regions, widened_values(fed(self._regions.get_inputs(), values)))
     for cut in self._cuts:
+      known = KnownOriginal(kind, as_defined=partial(self._as_defined, cut, values))
       for name in cut.makes:
         exact = want[name].astype(got[name].dtype)
-        defined = partial(self._as_defined, cut, values)
-        self._worst.add(cut.node, measure(name, exact, got[name], kind, dict, defined))
+        self._worst.add(cut.node, measure(name, exact, got[name], known))
 
   @property
   def outputs(self) -> tuple[OutputDifference, ...]:

@@ -85,7 +85,5 @@ def in_chunks(view: TensorView, tile: SharedTile) -> bool:
   if not tile.order:
     return False
   chunk, last = tile.chunk, tile.order[-1]
-  # ``together`` does not see a second axis of stride 1, of which the last has one element.
-  others = (view.stride(a) for a in view.tensor.axes if a != last.axis and not view.is_picked(a))
-  rows = all(not isinstance(s, int) or s % chunk == 0 for s in others)  # others: view.aligned
-  return rows and view.together(last.axis, chunk) and last.aligned % chunk == 0 and tile.pitch % chunk == 0
+  in_memory = view.rows_begin_with(last.axis, chunk) and view.together(last.axis, chunk)
+  return in_memory and last.aligned % chunk == 0 and tile.pitch % chunk == 0

@@ -142,6 +142,15 @@ class TensorView:
     width = min(width, 128 // self.tensor.dtype.bits)
     return not self.is_picked(axis) and self.stride(axis) == 1 and self.aligned % width == 0
 
+  def rows_begin_with(self, axis: str, chunk: int) -> bool:
+    """Whether every row along ``axis`` begins with a chunk of so many elements.
+
+    Of rows that only a run counts ``aligned`` says it. ``together`` does not see a second axis of stride 1,
+    of which the last has one element.
+    """
+    others = (self.stride(a) for a in self.tensor.axes if a != axis and not self.is_picked(a))
+    return all(not isinstance(s, int) or s % chunk == 0 for s in others)
+
 
 def _number_in(counts: Sequence[Count], known: Mapping[str, int]) -> int:
   """The product of what is known of these: numbers, and what divides others."""

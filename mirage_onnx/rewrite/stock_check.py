@@ -210,7 +210,7 @@ def _ahead(model: Path | bytes, at: At) -> None:
 
 def _compare(question: Question, at: At) -> Found:
   from mirage_onnx.custom_op.difference import FLOOR, RTOL, difference
-  from mirage_onnx.custom_op.measure import Tolerances
+  from mirage_onnx.custom_op.measure import KnownOriginal, Tolerances
   from mirage_onnx.custom_op.model_run import check_signatures, run_session
 
   original, written = question.original, question.written
@@ -232,7 +232,7 @@ def _compare(question: Question, at: At) -> Found:
     if known.wide:
       found = difference(name, x, got[name], RTOL["float32"], FLOOR, "normal 0")
     else:
-      found = tolerances(name, x, got[name], "normal 0", dict, dict)
+      found = tolerances(name, x, got[name], KnownOriginal("normal 0"))
     if not found.passed:
       why = found.reason or f"its error is {found.needed_rtol:.2g}, not {found.rtol:.2g}"
       return Found(problem=f"output {name!r} differs in onnxruntime without the library: {why}")

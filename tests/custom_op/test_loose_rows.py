@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 
 from mirage_onnx.custom_op.difference import difference
 from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
+from mirage_onnx.custom_op.measure import KnownOriginal
 
 HEADS, OWN, SIZE, ROOM = 4, 2, 32, 12
 
@@ -49,12 +50,12 @@ def test_rows_behind_the_length_and_no_other(model, lengths):
   for mask in found.values():
     assert (mask == behind[:, None, :, None]).all()
 
-  def measure(name, want, got, kind, in_fp32, as_defined, whole=False):
-    return difference(name, want, got, 1e-3, 1e-6, kind)
+  def measure(name, want, got, known):
+    return difference(name, want, got, 1e-3, 1e-6, known.kind)
 
-  one = measured(measure, found)
+  one, known = measured(measure, found), KnownOriginal("normal 0")
   for name in pairs:
     got = want[name] + found.get(name, np.False_)
-    assert one(name, want[name], got, "normal 0", dict, dict).passed
+    assert one(name, want[name], got, known).passed
     got[0, 0, 0, 0] += 1
-    assert not one(name, want[name], got, "normal 0", dict, dict).passed
+    assert not one(name, want[name], got, known).passed

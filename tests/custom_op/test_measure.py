@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mirage_onnx.custom_op.compare_inputs import HARD
-from mirage_onnx.custom_op.measure import Tolerances
+from mirage_onnx.custom_op.measure import KnownOriginal, Tolerances
 
 ROWS, SIZE = 8, 64
 
@@ -20,8 +20,8 @@ def passes(want, got, defined, kind):
   """``want``: of onnxruntime's CPU provider, in fp32; ``defined``: rounded after each node."""
   measure = Tolerances(1e-2, None)
   as_said = partial(dict, y=want.astype(np.float32)), lambda: {"y": defined}
-  assert measure("y", want, want, "normal 0", *as_said).passed
-  return measure("y", want, got.astype(np.float16), kind, *as_said, whole=True).passed
+  assert measure("y", want, want, KnownOriginal("normal 0", *as_said)).passed
+  return measure("y", want, got.astype(np.float16), KnownOriginal(kind, *as_said, whole=True)).passed
 
 
 @pytest.mark.parametrize("kind", [*HARD, "normal 1", "small"])
@@ -55,7 +55,8 @@ def test_of_many_short_rows_some_are_far_from_the_original(rng):
 
   def passes(got, whole=True):
     said = (lambda: {"y": exact}), (lambda: {"y": defined})
-    return measure("y", exact.astype(np.float16), got, "normal 1", *said, whole=whole).passed
+    known = KnownOriginal("normal 1", *said, whole=whole)
+    return measure("y", exact.astype(np.float16), got, known).passed
 
   right = noise(3e-4)
   assert passes(right) and not passes(right, whole=False)
@@ -71,8 +72,8 @@ def test_integers_are_those_of_the_original_by_its_definition():
   shaken = lambda: iter([{"y": np.array([17, 3])}, {"y": np.array([90, 3])}])  # noqa: E731
 
   def passes(got, defined):
-    runs = {"as_defined": lambda: defined, "shaken": shaken}
-    return measure("y", want, np.array(got), "large", dict, **runs).passed
+    known = KnownOriginal("large", as_defined=lambda: defined, shaken=shaken)
+    return measure("y", want, np.array(got), known).passed
 
   assert passes([5, 3], {"y": np.array([5, 3])}) and passes([17, 3], {"y": np.array([5, 3])})
   assert not passes([5, 3], {}) and not passes([6, 3], {"y": np.array([5, 3])})

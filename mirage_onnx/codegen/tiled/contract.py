@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.loads import tag
-from mirage_onnx.codegen.tiled.pairs_text import part
+from mirage_onnx.codegen.tiled.pairs_text import QUARTERS, double, part
 from mirage_onnx.codegen.tiled.spot import digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
@@ -23,12 +23,6 @@ from mirage_onnx.lower.steps import Held
 #: Depth steps that are unrolled where they need not all be; more where operands come from device
 #: memory, to have so many loads in flight.
 _UNROLLED, _UNROLLED_FAR = 2, 8
-
-
-def _double(index: str, high: bool) -> str:
-  if index == "0":
-    return "1" if high else "0"
-  return f"(2 * {index} + 1)" if high else f"2 * {index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,6 @@ def contract(w: ValueWriter, step: do.Contract) -> None:
   into = Held(step.into, lowering.forms[step.into])
   if step.into == step.index:
     w.declare(into, "0.0f")
-  kind = tag(w.ops[op.args[0]].dtype)
   rows = warps.tiles(c.g, 8) if c.g else 1
   columns = warps.tiles(c.t, 8) if c.t else 1
   depth = warps.tiles((product.depth,), 8)
@@ -76,9 +69,7 @@ def contract(w: ValueWriter, step: do.Contract) -> None:
       with writer.loop("j", columns) as j, writer.scope(columns == 1):
         _column(w, b, at, j, k)
         with writer.loop("i", (rows + 1) // 2) as i:
-          acc = w.name(into) + subscript(indices)
-          _multiply_add(w, c, acc, i, j, rows, [f"a[{i}][{n}]" for n in range(4)],
-                        ["b[0]", "b[1]"], kind, step.index)  # fmt: skip
+          _multiply_add(w, step.index, w.name(into) + subscript(indices), i, j, rows)
 
 
 def _operand(
@@ -127,12 +118,9 @@ def _fragments(w: ValueWriter, a: _Operand, at: dict[str, str], k: str) -> None:
     if a.tile is not None:
       _matrices(w, a, at, i, k, f"a[{i}]", 16 if both else 8)
       return
-    for number, (later, high) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+    for number, (later, high) in enumerate(QUARTERS):
       there = (not high or both) and (not later or a.depth > 1)
-      value = "0u"
-      if there:
-        row, deep = _double(i, bool(high)), _double(k, bool(later))
-        value = _part(w, a, at, row, deep, f"{number}")
+      value = _part(w, a, at, double(i, high), double(k, later), f"{number}") if there else "0u"
       writer.line(f"a[{i}][{number}] = {value};", a.index)
 
 
@@ -143,10 +131,10 @@ def _column(w: ValueWriter, b: _Operand, at: dict[str, str], j: str, k: str) -> 
   if b.tile is not None:
     _matrices(w, b, at, j, k, "b", 8)
     return
-  for later in (0, 1):
+  for number, later in enumerate((False, True)):
     there = not later or b.depth > 1
-    value = _part(w, b, at, j, _double(k, bool(later)), f"{later}") if there else "0u"
-    writer.line(f"b[{later}] = {value};", b.index)
+    value = _part(w, b, at, j, double(k, later), f"{number}") if there else "0u"
+    writer.line(f"b[{number}] = {value};", b.index)
 
 
 def _part(w: ValueWriter, x: _Operand, at: dict[str, str], row: str, deep: str, number: str) -> str:
@@ -201,16 +189,16 @@ def _matrices(
     writer.line(f"{to}[{number}] = {value};")
 
 
-def _multiply_add(
-  w: ValueWriter, c: Form, acc: str, i: str, j: str, rows: int, a: list[str], b: list[str],
-  kind: str, index: int,
-) -> None:  # fmt: skip
-  writer, mma = w.writer, w.lowering.instruction
+def _multiply_add(w: ValueWriter, index: int, acc: str, i: str, j: str, rows: int) -> None:
+  """The instructions of one tile of 16 x 8 of contraction ``index``, whose results are in ``acc``."""
+  writer, mma, c = w.writer, w.lowering.instruction, w.lowering.assignment.products[index].c
+  kind = tag(w.ops[w.ops[index].args[0]].dtype)
+  a, b = [f"a[{i}][{n}]" for n in range(4)], ["b[0]", "b[1]"]
   deep = mma.depth // 8  # registers of the second operand, and half of those of the first
   each = [", ".join([*a[2 * n : 2 * (n + deep)], *b[n : n + deep]]) for n in range(0, len(b), deep)]
   slots: list[str | None] = []
   for later in (False, True):
-    row = f"[{_double(i, later)}]" if c.g else ""
+    row = f"[{double(i, later)}]" if c.g else ""
     there = not later or (bool(c.g) and rows > 1)
     for e in ("0", "1"):
       slot = f"{acc}{row}" + (f"[{j}][{e}]" if c.t else "")

@@ -5,14 +5,14 @@ A copy in chunks needs rows of the tile that are contiguous in the tensor and be
 one by one. What does not exist is filled with zeros.
 """
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
 from mirage_onnx.codegen.index_text import parts_of, times, total
 from mirage_onnx.codegen.loads import TensorText, storage
-from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.source import Writer, chosen
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter
@@ -90,71 +90,75 @@ class _TileCopy:
       self._copy(wide if in_chunks(view, tile) else 1)
 
   def _copy(self, chunk: int) -> None:
-    """Of a swizzled tile, and of few chunks, a thread has its own at once: one address, and distances."""
     counts = [p.length for p in self.tile.order]
     if counts:
       counts[-1] = -(-counts[-1] // chunk)
-    writer, view, tile, by, size = self.writer, self.view, self.tile, self.by, self.sizes
-    every, threads = prod(counts), by.threads
-    if by.far and tile.swizzled and every % threads == 0 and chunk > 1 and self._copy_far():
+    every, threads, by = prod(counts), self.by.threads, self.by
+    if by.far and self.tile.swizzled and every % threads == 0 and chunk > 1 and self._copy_far():
       return
-    with ExitStack() as stack:
-      few = by.at_once and chunk > 1 and every // threads <= MOST_AT_ONCE
-      if (tile.swizzled or few) and every % threads == 0:
-        n = stack.enter_context(writer.loop("n", every // threads))
-        stack.enter_context(writer.scope(n == "0"))
-        writer.line(f"const int e = {total(by.thread, times(n, threads))};")
-      else:
-        stack.enter_context(writer.block(f"for (int e = {by.thread}; e < {every}; e += {threads})"))
-      local: dict[Piece, str] = {}
-      for p, length, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
-        name = f"x_{p.name}"
-        if length == 1:
-          local[p] = "0"
-          continue
-        text = times(
-          f"({text})" if "%" in text or "/" in text else text,
-          chunk if p == tile.order[-1] else 1,
-        )
-        writer.line(f"const int {name} = {text};")
-        local[p] = name
-      place = total(self.to, tile_offset(tile, local))
-      index = {a: total(self.firsts[a], local[self.own[a]]) for a in view.tensor.axes}
-      axis, end = self.pieces.ends.get(view.tensor.name, ("", ""))
-      # Behind what matters nothing is read.
-      ended = [f"{index[axis]} < {end}"] if axis and axis != tile.order[-1].axis else []
-      bounds = {p: f"{local[p]} < {size[p]}" for p in tile.order if not p.exact}
-      inside = [*bounds.values(), *ended]
-      if chunk == 1:
-        value = view.load_bits(index)
-        value = f"{' && '.join(inside)} ? {value} : {_zero(tile)}" if inside else value
-        writer.line(f"*({place}) = {value};")
-        return
-      last = tile.order[-1]
-      whole = last.exact and last.length % chunk == 0
-      if whole and not inside:
-        writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
-        return
-      others = [*(text for p, text in bounds.items() if p != last), *ended]
-      counted = is_runtime(self.pieces.extents, last.axis)
-      picked = any(view.is_picked(a) for a in view.tensor.axes)  # rows that a table names: it has an end
-      even = not counted and self.pieces.extents[last.axis] % chunk == 0
-      if even and (tile.swizzled or (by.at_once and not picked)):
-        # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
-        # on an H100: every block reads one line of L2, again and again.)
-        inside = others if whole else [*others, f"{local[last]} < {size[last]}"]
-        there = f"{' && '.join(inside)} ? 16 : 0"
-        writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {there});")
-        return
-      left = str(16)
-      if not whole:  # no packed ones: they are there for whole steps
-        width = tile.dtype.size_bytes
-        left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
-      if others:
-        left = f"{' && '.join(others)} ? {left} : 0"
-      writer.line(f"const int bytes = {left};")
-      source = f"bytes > 0 ? {view.address(index)} : {view.pointer}"
-      writer.line(f"ptx::cp_async_16_zfill({place}, {source}, bytes);")
+    few = by.at_once and chunk > 1 and every // threads <= MOST_AT_ONCE
+    with self._chunks(every, at_once=(self.tile.swizzled or few) and every % threads == 0):
+      self._copy_chunk(chunk, self._local(counts, chunk))
+
+  @contextmanager
+  def _chunks(self, every: int, *, at_once: bool) -> Iterator[None]:
+    """A loop over the chunks ``e`` of a thread; ``at_once``: unrolled, so one address, and distances."""
+    writer, by = self.writer, self.by
+    if not at_once:
+      with writer.block(f"for (int e = {by.thread}; e < {every}; e += {by.threads})"):
+        yield
+      return
+    with writer.loop("n", every // by.threads) as n, writer.scope(n == "0"):
+      writer.line(f"const int e = {total(by.thread, times(n, by.threads))};")
+      yield
+
+  def _local(self, counts: Sequence[int], chunk: int) -> dict[Piece, str]:
+    """The indices in the tile with which chunk ``e`` begins."""
+    tile, local = self.tile, dict[Piece, str]()
+    for p, length, text in zip(tile.order, counts, parts_of("e", counts), strict=True):
+      if length == 1:
+        local[p] = "0"
+        continue
+      text = f"({text})" if "%" in text or "/" in text else text
+      local[p] = f"x_{p.name}"
+      self.writer.line(f"const int {local[p]} = {times(text, chunk if p == tile.order[-1] else 1)};")
+    return local
+
+  def _copy_chunk(self, chunk: int, local: Mapping[Piece, str]) -> None:
+    """What is beyond the end becomes zeros."""
+    writer, view, tile, size = self.writer, self.view, self.tile, self.sizes
+    place = total(self.to, tile_offset(tile, local))
+    index = {a: total(self.firsts[a], local[self.own[a]]) for a in view.tensor.axes}
+    axis, end = self.pieces.ends.get(view.tensor.name, ("", ""))
+    # Behind what matters nothing is read.
+    ended = [f"{index[axis]} < {end}"] if axis and axis != tile.order[-1].axis else []
+    bounds = {p: f"{local[p]} < {size[p]}" for p in tile.order if not p.exact}
+    inside = [*bounds.values(), *ended]
+    if chunk == 1:
+      writer.line(f"*({place}) = {chosen(inside, view.load_bits(index), _zero(tile))};")
+      return
+    last = tile.order[-1]
+    whole = last.exact and last.length % chunk == 0
+    if whole and not inside:
+      writer.line(f"ptx::cp_async_16({place}, {view.address(index)});")
+      return
+    others = [*(text for p, text in bounds.items() if p != last), *ended]
+    counted = is_runtime(self.pieces.extents, last.axis)
+    picked = any(view.is_picked(a) for a in view.tensor.axes)  # rows that a table names: it has an end
+    even = not counted and self.pieces.extents[last.axis] % chunk == 0
+    if even and (tile.swizzled or (self.by.at_once and not picked)):
+      # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
+      # on an H100: every block reads one line of L2, again and again.)
+      inside = others if whole else [*others, f"{local[last]} < {size[last]}"]
+      writer.line(f"ptx::cp_async_16_zfill({place}, {view.address(index)}, {chosen(inside, '16', '0')});")
+      return
+    left = "16"
+    if not whole:  # no packed ones: they are there for whole steps
+      width = tile.dtype.size_bytes
+      left = f"at_most(16, at_least(0, ({size[last]} - {local[last]}) * {width}))"
+    writer.line(f"const int bytes = {chosen(others, left, '0')};")
+    source = f"bytes > 0 ? {view.address(index)} : {view.pointer}"
+    writer.line(f"ptx::cp_async_16_zfill({place}, {source}, bytes);")
 
   def _copy_far(self) -> bool:
     """As ``_copy``, of whole chunks; False if a thread's are not some rows apart, here and there."""
@@ -190,7 +194,7 @@ class _TileCopy:
           total(x, times(n, apart * each)) for x, each in (("into", WGMMA.step), ("from", stride))
         )
         if there:
-          writer.line(f"ptx::cp_async_16_zfill({place}, {source}, {' && '.join(there)} ? 16 : 0);")
+          writer.line(f"ptx::cp_async_16_zfill({place}, {source}, {chosen(there, '16', '0')});")
         else:
           writer.line(f"ptx::cp_async_16({place}, {source});")
     return True

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText
+from mirage_onnx.codegen.source import conditional
 from mirage_onnx.codegen.tiled.quads_text import in_quads
 from mirage_onnx.codegen.tiled.spot import Spot
-from mirage_onnx.codegen.tiled.values import ValueWriter, conditional
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.steps import Fetch, Held
 from mirage_onnx.lower.thread_graph import ThreadGraph
 

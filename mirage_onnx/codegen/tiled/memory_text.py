@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from mirage_onnx.codegen.grid_text import block_index, replicas
+from mirage_onnx.codegen.grid_text import block_index, first_replica
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText, tag
+from mirage_onnx.codegen.source import chosen, conditional
 from mirage_onnx.codegen.tiled.copies import copy_load, copying
 from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
 from mirage_onnx.codegen.tiled.spot import Spot, owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.ir.ugraph import is_part_axis
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
@@ -174,7 +175,7 @@ def store(w: ValueWriter, step: do.Store) -> None:
     conditions.append("ptx::cluster_rank() == 0")
   grid = w.pieces.cut.grid
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
-  conditions += [replica] if (replica := replicas(grid, saved)) else []
+  conditions += first_replica(grid, saved)
   w.writer.comment(f"%{save.arg} to {save.tensor}.")
   if lowering.warpgroup and in_quads(w, form, view, own):
     store_quads(w, save.arg, form, view, own, conditions)

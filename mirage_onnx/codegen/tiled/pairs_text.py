@@ -4,15 +4,19 @@ from collections.abc import Mapping, Sequence
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.loads import TensorText, tag
+from mirage_onnx.codegen.source import chosen
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
 from mirage_onnx.lower.issued import pair_together
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
+
+#: The registers of a fragment of 16 x 16 in their order: of the later eight of the depth, of the high rows.
+QUARTERS = ((False, False), (False, True), (True, False), (True, True))
 
 
 def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
@@ -33,6 +37,13 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
       conditions = half.exists(form.t)
     values.append(chosen(conditions, value, "0.0f"))
   return f"{tag(op.dtype)}::pack({', '.join(values)})"
+
+
+def double(index: str, later: bool) -> str:
+  """The number of a tile of eight, of the first or the later one of pair ``index``."""
+  if index == "0":
+    return "1" if later else "0"
+  return f"(2 * {index} + 1)" if later else f"2 * {index}"
 
 
 def part(w: ValueWriter, index: int, form: Form, at: Mapping[str, str], tag: str) -> str:

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText, tag
+from mirage_onnx.codegen.source import chosen, conditional
 from mirage_onnx.codegen.tiled.spot import Spot, digit
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, conditional
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.forms import MMA, Form
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.sizes import is_runtime
@@ -29,8 +30,7 @@ def in_quads(w: ValueWriter, form: Form, view: TensorText, own: Mapping[str, Pie
     return False
   (p,), warps = form.t, w.lowering.warps
   axes = view.tensor.axes
-  others = [view.stride(a) for a in axes if a != p.axis and not view.is_picked(a)]
-  rows = not view.picked and all(not isinstance(s, int) or s % _COLUMNS == 0 for s in others)
+  rows = not view.picked and view.rows_begin_with(p.axis, _COLUMNS)
   if is_runtime(w.lowering.extents, p.axis):
     return False
   whole = w.lowering.extents[p.axis] % _COLUMNS == 0 and p.aligned % _COLUMNS == 0

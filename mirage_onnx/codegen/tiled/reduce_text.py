@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from mirage_onnx.codegen.index_text import total
+from mirage_onnx.codegen.source import chosen
 from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES
 from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
 from mirage_onnx.codegen.tiled.tile_text import tile_element
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen, rule_of
+from mirage_onnx.codegen.tiled.values import ValueWriter, rule_of
 from mirage_onnx.ir.block_ops import CLUSTER
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
@@ -28,7 +29,7 @@ def multiply(w: ValueWriter, step: do.Multiply) -> None:
     at = {**spot.known, deep: "k"}
     sides = [tile_element(lowering.tiles[name], at) for name in step.tiles]
     conditions = spot.held(p for a in op.args for p in w.own(a).values() if p != deep)
-    with writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
+    with writer.where(conditions):
       to = f"{name}{spot.subscript(product.c)}"
       with writer.block(f"for (int k = 0; k < {w.pieces.size(deep)}; ++k)"):
         writer.line(f"{to} += {sides[0]} * {sides[1]};", step.index)
@@ -84,7 +85,7 @@ def reduce_tile(w: ValueWriter, step: do.Total) -> None:
     conditions = spot.held(left)
     known = {**spot.known, **{p: f"z_{p.name}" for p in gone}}
     value = w.taken(op, tile_element(tile, known))
-    with w.writer.scope(bool(conditions), f"if ({' && '.join(conditions)})"):
+    with w.writer.where(conditions):
       heads = [f"for (int {known[p]} = 0; {known[p]} < {w.pieces.size(p)}; ++{known[p]})" for p in gone]
       _nested(w, heads, f"{rule}::combine", f"{name}{spot.subscript(form)}", value,
               step.index)  # fmt: skip
@@ -160,26 +161,25 @@ def gather(w: ValueWriter, step: do.Gather) -> None:
       break
     stride *= n
   with w.walk(form) as spot:
-    to = f"{name}{spot.subscript(form)}"
     first = f"{tile.name} + {_slot(w, spot, form)} - {part} * {stride}"
-    call = f"parts_reduce<{rule}, {count}, {stride}>"
-    w.writer.line(f"{to} = {call}({first});", step.index)
+    value = f"parts_reduce<{rule}, {count}, {stride}>({first})"
+    w.writer.line(f"{name}{spot.subscript(form)} = {value};", step.index)
 
 
 def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
   """The parts of the ranks of the cluster; where each rank has some tiles (``quads_text.py``), of those."""
-  form = w.lowering.forms[step.index]
-  held = Held(step.index, form)
-  if not w.apart:
-    w.declare(held)
-    with w.walk(form) as spot:
-      _gather(w, step, held, spot)
-    return
-  name, index = w.declare(held), w.ops[step.index].args[0]
-  tile, rule, ranks = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op), w.lowering.ranks
+  form, op = w.lowering.forms[step.index], w.ops[step.index]
+  name, index = w.declare(Held(step.index, form)), op.args[0]
+  tile, rule, ranks = w.lowering.tiles[step.tile], rule_of(op.op), w.lowering.ranks
   with w.walk(form) as spot:
-    value = w.taken(w.ops[step.index], w.element(index, spot))
-    w.writer.line(f"{name}{spot.subscript(form)} = {value};", index)
+    if w.apart:
+      value = w.element(index, spot)
+    else:
+      value = f"cluster_reduce<{rule}, {ranks}>({tile.name} + {_slot(w, spot, form)})"
+    value = w.taken(op, value)
+    w.writer.line(f"{name}{spot.subscript(form)} = {value};", index if w.apart else step.index)
+  if not w.apart:
+    return
   w.writer.line(f"int others{step.index}[{ranks - 1}];")
   w.writer.line(f"other_ranks<{ranks}>(others{step.index});")
   call = f"gather_four<{rule}, {_threads(w)}>({tile.name}"
@@ -188,13 +188,6 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
       for place, spots in _fours(w, form, rank):
         own = ", ".join(f"{name}{spot.subscript(form)}" for spot in spots)
         w.writer.line(f"{call}, {place}, others{step.index}, {own});", step.index)
-
-
-def _gather(w: ValueWriter, step: do.GatherRanks, held: Held, spot: Spot) -> None:
-  tile, rule = w.lowering.tiles[step.tile], rule_of(w.ops[step.index].op)
-  value = f"cluster_reduce<{rule}, {w.lowering.ranks}>({tile.name} + {_slot(w, spot, held.form)})"
-  value = w.taken(w.ops[step.index], value)
-  w.writer.line(f"{w.name(held)}{spot.subscript(held.form)} = {value};", step.index)
 
 
 def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:

@@ -8,7 +8,8 @@ the value leaves the same elements out by itself.
 
 from collections.abc import Collection
 
-from mirage_onnx.codegen.tiled.values import ValueWriter, chosen
+from mirage_onnx.codegen.source import chosen
+from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.ir.block_ops import LEAVES
 from mirage_onnx.lower.forms import Form
 from mirage_onnx.lower.pieces import STEP, Piece

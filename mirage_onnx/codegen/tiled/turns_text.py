@@ -94,8 +94,7 @@ class TurnsText:
       with w.walk(form) as spot:
         spot.declare(own)
         high = f"{name}{spot.subscript(form)} >= {self.unseen.floor!r}f"
-        exists = " && ".join(spot.exists(own))
-        w.writer.line(f"low |= {f'{exists} && ' if exists else ''}!({high});")
+        w.writer.line(f"low |= {' && '.join([*spot.exists(own), f'!({high})'])};")
     vote = self.feed.vote("low" if asks else None) if self.feed else "ptx::sync_any(low)"
     w.writer.line(f"const bool others = {vote};")
     w.writer.line(f"if (others) turns = {turns};")

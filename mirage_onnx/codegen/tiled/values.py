@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mirage_onnx.codegen.elementwise import evaluate, literal
 from mirage_onnx.codegen.index_text import subscript, total
 from mirage_onnx.codegen.loads import TensorText, rounded
-from mirage_onnx.codegen.source import Writer
+from mirage_onnx.codegen.source import Writer, chosen
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.spot import Spot, walk
 from mirage_onnx.codegen.tiled.tile_text import one_of_pair, tile_element
@@ -28,16 +28,6 @@ from mirage_onnx.lower.steps import Held
 if TYPE_CHECKING:
   from mirage_onnx.codegen.tiled.late_stores_text import LateStores
   from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
-
-
-def conditional(conditions: Sequence[str], text: str) -> str:
-  """A statement under conditions, if there are any."""
-  return f"if ({' && '.join(conditions)}) {text}" if conditions else text
-
-
-def chosen(conditions: Sequence[str], value: str, otherwise: str) -> str:
-  """An expression under conditions, if there are any."""
-  return f"{' && '.join(conditions)} ? {value} : {otherwise}" if conditions else value
 
 
 def _folded(op: str, args: Sequence[str]) -> str | None:
@@ -192,7 +182,7 @@ class ValueWriter:
     distance = f"{column} - ({row})"
     ends = [f"{distance} >= {band.least}"] if band.least is not None else []
     ends += [f"{distance} <= {band.most}"] if band.most is not None else []
-    return f"{' && '.join(ends)} ? {inside} : {outside}"
+    return chosen(ends, inside, outside)
 
   def in_tile(self, tile: SharedTile, own: Mapping[str, Piece], spot: Spot) -> str:
     """An element of a shared tile, widened.

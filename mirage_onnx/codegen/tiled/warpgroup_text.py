@@ -5,7 +5,7 @@ import re
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import storage, tag
 from mirage_onnx.codegen.source import Writer
-from mirage_onnx.codegen.tiled.pairs_text import part
+from mirage_onnx.codegen.tiled.pairs_text import QUARTERS, double, part
 from mirage_onnx.codegen.tiled.spot import digit
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.widened_text import WidenedText
@@ -196,7 +196,7 @@ def _fragments(w: ValueWriter, index: int, product: ProductForms, steps: int, to
   """``to[k]``: the four registers of operand A, of every depth step."""
   units = {f"q_{p.name}": "0" for p in product.a.rest}
   with w.writer.loop("k", steps) as k:
-    for number, (later, high) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
-      deep = str(later) if k == "0" else f"(2 * {k} + 1)" if later else f"2 * {k}"
-      value = part(w, index, product.a, {**units, "i": str(high), "j": deep}, f"_a{number}")
+    for number, (later, high) in enumerate(QUARTERS):
+      place = {**units, "i": str(int(high)), "j": double(k, later)}
+      value = part(w, index, product.a, place, f"_a{number}")
       w.writer.line(f"{to}[{k}][{number}] = {value};", index)
