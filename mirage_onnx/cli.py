@@ -8,7 +8,6 @@ stdout gets exactly one object, also when the command fails: ``{"schema":1,"erro
 
 import contextlib
 import gc
-import io
 import json
 import os
 import sys
@@ -22,6 +21,7 @@ from mirage_onnx import deadline
 from mirage_onnx.config_file import read_config
 from mirage_onnx.errors import ERRORS, Exit, MirageError
 from mirage_onnx.report.log_file import write_log
+from mirage_onnx.standard_streams import keep_streams
 
 #: New objects until the collector of cycles looks at them: of the million that imports make none is one.
 _YOUNG = 200_000
@@ -30,11 +30,7 @@ _YOUNG = 200_000
 def main(argv: Sequence[str] | None = None) -> int:
   """Run one command and return its exit code."""
   gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
-  for name in ("stdout", "stderr"):
-    if getattr(sys, name) is None:  # it was closed before the start
-      setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (as long as the process)
-  if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr does: another encoding than UTF-8 ends no command
-    sys.stdout.reconfigure(errors="backslashreplace")
+  keep_streams()
   arguments = list(sys.argv[1:] if argv is None else argv)
   as_json = "--json" in arguments
   try:

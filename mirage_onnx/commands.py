@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -175,6 +176,7 @@ def optimize(
   Ctrl-C once ends the search and keeps the best found so far, twice aborts. The same command
   goes on where a run was interrupted or killed.
   """
+  require(room is None or steps is not False, "--room and --no-steps exclude each other")
   if os.path.isdir(model):  # a name of any length
     options = {name: value for name, value in locals().items() if name not in ("model", "output", "shapes")}
     return _optimize_folder(model, output, shapes, options)
@@ -214,7 +216,7 @@ def optimize(
       target=target,
       budget_s=budget,
       margin=margin,
-      workers=int(workers) if workers and workers.isdigit() else workers,
+      workers=int(workers) if re.fullmatch("[0-9]{1,9}", workers or "") else workers,
       external=external.value if external else None,
       emit=both(log, both(lines, tracks)),
       journal=kept,
@@ -266,7 +268,9 @@ def _optimize_folder(
     folder.begin(written)
   given, codes = parse_sizes(shapes or ()), []
   for file in folder.models:
-    steps = options["steps"] if options["steps"] is not None else not folder.captures(file)
+    steps = options["steps"]
+    if steps is None:
+      steps = options["room"] is not None or not folder.captures(file)
     sizes = folder.sizes(file, given if not several else {}, steps=steps)
     if steps and options["room"] is not None:
       sizes |= {n: (options["room"],) for n in sizes if n == "past_sequence_length"}

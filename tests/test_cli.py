@@ -62,7 +62,10 @@ def test_budgets(api, capsys, given, seconds):
     assert api.calls[0][2]["budget_s"] == seconds
 
 
-@pytest.mark.parametrize(("given", "workers"), [("3", 3), ("auto", "auto"), ("ray://host:1", "ray://host:1")])
+@pytest.mark.parametrize(
+  ("given", "workers"),
+  [("3", 3), ("auto", "auto"), ("ray://host:1", "ray://host:1"), ("²", "²"), ("9" * 5000, "9" * 5000)],
+)  # fmt: skip
 def test_workers(api, given, workers):
   assert cli.main([*OPTIMIZE, "--workers", given]) == Exit.DONE
   assert api.calls[0][2]["workers"] == workers
@@ -177,6 +180,10 @@ def test_dry_run_writes_nothing(api):
     [*OPTIMIZE, "--margin", "1"],
     [*OPTIMIZE, "--margin", "-0.1"],
     [*OPTIMIZE, "--nonsense"],
+    [*OPTIMIZE, "--report", "-"],
+    [*OPTIMIZE, "--events", "-"],
+    [*OPTIMIZE, "--no-steps", "--room", "64"],
+    ["explain", "in.onnx", "k0", "--svg", "-"],
     [*OPTIMIZE, "--shapes", "batch"],
     ["verify", "a.onnx"],
     ["bench", "a.onnx"],

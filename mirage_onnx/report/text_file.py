@@ -54,8 +54,10 @@ def check_writable(path: Path) -> None:
   """That a file can be written at ``path``, without writing it: before a search of minutes.
 
   Raises:
-      MirageError: OUTPUT_UNWRITABLE.
+      MirageError: OUTPUT_UNWRITABLE; OPTION_INVALID for ``-``.
   """
+  if str(path) == "-":
+    raise MirageError("OPTION_INVALID", "-: no file of that name is meant; give a path, /dev/stdout is one")
   folder = path.parent
   if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
     return
