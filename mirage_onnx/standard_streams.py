@@ -15,7 +15,7 @@ _STDERR = 2
 
 
 def keep_streams() -> None:
-  """Let descriptors 0 to 2 be open, ``sys.stdout`` and ``sys.stderr`` be there, and messages raise nothing."""
+  """Let descriptors 0 to 2 be open, ``sys.stdout``, ``sys.stderr`` be there, and messages raise nothing."""
   _open_missing()
   for name in ("stdout", "stderr"):
     if getattr(sys, name) is None:  # it was closed before the start
@@ -28,7 +28,7 @@ def keep_streams() -> None:
 
 
 def _open_missing() -> None:
-  """A file that is opened later must not have the number of a stream: libraries write their messages there."""
+  """A file opened later must not have the number of a stream: libraries write their messages there."""
   while (opened := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
     os.set_inheritable(opened, True)  # processes of ours are no better off without
   os.close(opened)

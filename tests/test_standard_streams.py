@@ -24,12 +24,14 @@ def run(code, streams):
 def test_no_file_has_the_number_of_a_stream(closed, tmp_path):
   """What a library says would be in a model, else."""
   file = tmp_path / "file"
-  write = f"f = os.open(\"{file}\", 65); os.write(f, str(f).encode()); print(\"said\", file=__import__(\"sys\").stderr)"
+  write = (
+    f'f = os.open("{file}", 65); os.write(f, str(f).encode()); print("said", file=__import__("sys").stderr)'
+  )
   assert run(OPENS + write, closed).returncode == 0
   assert int(file.read_text()) > 2
 
 
-MESSAGE = "import sys; from mirage_onnx.cli import main; sys.exit(main([\"inspect\", \"no.onnx\"]))"
+MESSAGE = 'import sys; from mirage_onnx.cli import main; sys.exit(main(["inspect", "no.onnx"]))'
 
 
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "2> >(exec true; :)", "2</dev/null", "2>&1 | :"])
@@ -39,7 +41,7 @@ def test_what_stderr_does_not_take_changes_no_exit_code(stderr):
 
 
 def test_messages_are_whole_and_in_order():
-  done = run(OPENS + "import sys; print(\"ä\" * 9999, file=sys.stderr); os.write(2, b\"end\")", "")
+  done = run(OPENS + 'import sys; print("ä" * 9999, file=sys.stderr); os.write(2, b"end")', "")
   assert done.stderr == "ä" * 9999 + "\nend"
 
 
