@@ -48,7 +48,7 @@ def copying(lowering: Lowered) -> Copying:
   At once beside products of warpgroups: of 16 kernels an H100 took .972 of the time (.887 to 1.030), of
   others .73 to 1.66 (``bench/results/h100/tiled_texts.json``).
   """
-  return Copying(32 * lowering.warps.total, at_once=bool(lowering.warpgroup))
+  return Copying(32 * lowering.warps.total, at_once=True)
 
 
 def copy_load(w: ValueWriter, index: int, to: str, by: Copying, step: str = "") -> None:

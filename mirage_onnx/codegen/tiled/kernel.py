@@ -8,7 +8,7 @@ from math import prod
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
-from mirage_onnx.codegen.tiled.ahead import AheadWriter
+from mirage_onnx.codegen.tiled.ahead import AheadWriter, is_short
 from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.late_loads_text import late_loads
@@ -17,6 +17,7 @@ from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.quads_text import issue_quads, parts_of_ranks
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
+from mirage_onnx.codegen.tiled.savers_text import first_of_savers, savers
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
@@ -121,6 +122,9 @@ class _Emitter:
     turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
     if loop:
       self._declare_steps(turns)
+    first = loop and not turns and not threads.standing and is_short(self.plan.lowering, steps.before)
+    if first:
+      ahead.begin()
     self._all(steps.before, ahead)
     if self.threads.standing:
       self._tiles(ahead)
@@ -131,10 +135,14 @@ class _Emitter:
         ahead.begin()
         self._iterate(ahead, turns)
     else:
-      if loop:
+      if loop and not first:
         ahead.begin()
       self._loop(ahead, loop)
-    self._all(steps.after, ahead)
+    alone = first_of_savers(self.values, steps.after)
+    self._all(steps.after[:alone], ahead)
+    if steps.after[alone:]:
+      with writer.where(savers(self.values)):
+        self._all(steps.after[alone:], ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")

@@ -1,0 +1,27 @@
+"""What is behind the last sums of warps and ranks is done by the lanes that save it.
+
+All lanes did it: of a cluster of eight each of 1024 threads read 128 times from the shared memory of other
+multiprocessors, for a tile that one rank's lanes save.
+"""
+
+from collections.abc import Sequence
+
+from mirage_onnx.codegen.tiled.spot import owner
+from mirage_onnx.codegen.tiled.values import ValueWriter
+from mirage_onnx.lower.steps import Fetch, Gather, GatherRanks, Store, ThreadRun, ThreadStep
+
+
+def first_of_savers(w: ValueWriter, after: Sequence[ThreadStep]) -> int:
+  """The first step behind the loop from which on lanes need no others, if warps or ranks meet there."""
+  first = len(after)
+  while first and isinstance(after[first - 1], Gather | GatherRanks | Fetch | ThreadRun | Store):
+    first -= 1
+  meets = any(isinstance(s, Gather | GatherRanks) for s in after[first:])
+  return first if meets and not w.apart and not w.late else len(after)
+
+
+def savers(w: ValueWriter) -> list[str]:
+  """The conditions that a lane may save something of what others have too: what all saves ask for."""
+  own = [owner(w.lowering.save_form(s.arg), w.lowering.warps) for s in w.lowering.kernel.saves]
+  first = ["ptx::cluster_rank() == 0"] if w.lowering.ranks > 1 else []
+  return [*first, *(c for c in own[0] if all(c in o for o in own))]
