@@ -72,7 +72,7 @@ def image_of(text, target):
 
 
 def built(target_name, work):
-  """(name, µGraph, extents, launch, images in the order of the texts, numbers); a text if none is possible."""
+  """(name, µGraph, extents, launch, image of each text, numbers); a text if none is possible."""
   name, entry, at, texts = work
   try:
     target, graph = get_target(target_name), parse_ugraph(entry.graph)
