@@ -144,6 +144,8 @@ def main():
     name, graph, extents, source, images, params = made
     left += [f"{name}: {i}" for i in images if isinstance(i, str)]
     different = list(dict.fromkeys(i for i in images if not isinstance(i, str)))
+    if not different:
+      continue
     registers = [None if isinstance(i, str) else i[1].registers for i in images]
     found = (None, [], []) if options.dry else compared(gpu, pool, graph, extents, source, different)
     if found is None:

@@ -14,29 +14,14 @@ are: contractions that read device memory were slower behind them (33 us on an H
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_onnx.codegen.index_text import total
 from mirage_onnx.codegen.tiled import memory_text
 from mirage_onnx.codegen.tiled.copies import copying
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
-from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.smem_plan import MemoryPlan
-from mirage_onnx.lower.steps import Copy, Fetch, Pack, ThreadRun, ThreadStep
-
-#: Elements of a lane, loaded and computed before the loop, in front of which the ring begins.
-SHORT = 80
-
-
-def is_short(lowering: Lowered, before: Sequence[ThreadStep]) -> bool:
-  """Whether the ring begins before what stands before the loop: few loads, of which it needs nothing.
-
-  ptxas leaves copies behind the arithmetic that waits for loads in front of them, a trip to memory later.
-  """
-  loads = [s.to for s in before if isinstance(s, Fetch)]
-  plain = all(isinstance(s, Fetch | ThreadRun | Pack) for s in before) and not lowering.warpgroup
-  return plain and 0 < sum(lowering.warps.registers(held.form) for held in loads) <= SHORT
+from mirage_onnx.lower.steps import Copy
 
 
 @dataclass(slots=True)
@@ -139,5 +124,5 @@ class AheadWriter(SharedRing):
 
   def _copies(self, step: str, slot: str) -> None:
     """The tiles of an iteration, to a slot of the ring."""
-    by = copying(self.lowering)
+    by = copying(self.lowering, ring=True)
     self.copy_step(step, "" if slot == "0" else f"({slot})", by)

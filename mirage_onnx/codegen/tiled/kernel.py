@@ -8,7 +8,7 @@ from math import prod
 from mirage_onnx.codegen.grid_text import declare_rows
 from mirage_onnx.codegen.loads import storage
 from mirage_onnx.codegen.source import KernelSource, Writer
-from mirage_onnx.codegen.tiled.ahead import AheadWriter, is_short
+from mirage_onnx.codegen.tiled.ahead import AheadWriter
 from mirage_onnx.codegen.tiled.alike import OneLaunch
 from mirage_onnx.codegen.tiled.feed_text import FeedText
 from mirage_onnx.codegen.tiled.late_loads_text import late_loads
@@ -122,9 +122,6 @@ class _Emitter:
     turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
     if loop:
       self._declare_steps(turns)
-    first = loop and not turns and not threads.standing and is_short(self.plan.lowering, steps.before)
-    if first:
-      ahead.begin()
     self._all(steps.before, ahead)
     if self.threads.standing:
       self._tiles(ahead)
@@ -135,7 +132,7 @@ class _Emitter:
         ahead.begin()
         self._iterate(ahead, turns)
     else:
-      if loop and not first:
+      if loop:
         ahead.begin()
       self._loop(ahead, loop)
     alone = first_of_savers(self.values, steps.after)
