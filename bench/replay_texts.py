@@ -81,7 +81,7 @@ def built(target_name, work):
     source = emit_kernel(graph, graph.kernels[at], numbers[at], extents, target)
   except (MirageError, RejectionError) as refused:
     return f"{name}: {refused}"
-  images = {text: image_of(text, target) for text in set(texts)}
+  images = {text: image_of(text, target) for text in dict.fromkeys(texts)}
   return name, graph, extents, source, [images[t] for t in texts], numbers[at].to_text()
 
 
