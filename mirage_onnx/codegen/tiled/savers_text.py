@@ -2,7 +2,7 @@
 
 All lanes did it: of a cluster of eight each of 1024 threads read 128 times from the shared memory of other
 multiprocessors, for a tile that one rank's lanes save. Beside wgmma it was no gain on an H100 (a residual
-behind a product 1.11 of the time, 97 registers for 80; ``bench/results/h100/tiled_texts.json``).
+behind a product 1.11 of the time, 97 registers for 80; ``bench/results/h100/tiled_rules.json``).
 """
 
 from collections.abc import Sequence
