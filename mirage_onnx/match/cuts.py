@@ -270,20 +270,30 @@ def _best(graph: Graph, cuts: tuple[Cut, ...], limits: Limits) -> tuple[Cut, ...
     if least not in ranked[:most]:
       kept.append(least[1])
     if limits.sums_apart and meets(graph, ranked[0][0]):
-      kept += _sums_apart(graph, alike, kept)
+      kept += _sums_apart(graph, alike, kept, limits)
   return tuple(dict.fromkeys(cut for same in kept[: limits.kept] for cut in _ends(graph, same, limits)))
 
 
 def _sums_apart(
-  graph: Graph, alike: Mapping[frozenset[str], list[Cut]], kept: Sequence[list[Cut]]
+  graph: Graph, alike: Mapping[frozenset[str], list[Cut]], kept: Sequence[list[Cut]], limits: Limits
 ) -> list[list[Cut]]:
-  """The first cones with one kernel, by rank, that read no product with a weight, unless they are kept."""
+  """The first cones with one kernel, by rank, that read no product with a weight, unless they are kept.
 
-  def reads_product(cut: Cut) -> bool:
+  They compute no more that others read than a region may: in front of its products, for what is behind them
+  is read by the cone that it is for.
+  """
+
+  def is_apart(cut: Cut) -> bool:
     makers = (graph.producer[x].name for x in cut.leaves if x in graph.producer)
-    return any(name in graph.contracting_weights for name in makers)
+    return graph.contracting_weights.isdisjoint(makers) and again(cut) <= limits.again_meeting
 
-  own = ([cut for cut in same if not reads_product(cut)] for same in alike.values())
+  def again(cut: Cut) -> int:
+    first = min(graph.order[n] for n in cut.nodes & graph.contracting)
+    before = (n for n in cut.nodes if graph.order[n] < first)
+    readers = (set(graph.consumers.get(o, ())) for n in before for o in graph.node[n].outputs)
+    return sum(bool(own & cut.nodes) and bool(own - cut.nodes) for own in readers)
+
+  own = ([cut for cut in same if is_apart(cut)] for same in alike.values())
   first = next(filter(None, own), None)
   return [first] if first and not any(first[0] in same for same in kept) else []
 
