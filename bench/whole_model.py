@@ -61,7 +61,9 @@ def feeds_of(path):
   found = {}
   graph = onnx.load(path, load_external_data=False).graph
   tables = {t.name: t.dims[0] for t in graph.initializer if t.dims}
-  rows = {n.input[1]: tables[n.input[0]] for n in graph.node if n.op_type == "Gather" and n.input[0] in tables}
+  rows = {
+    n.input[1]: tables[n.input[0]] for n in graph.node if n.op_type == "Gather" and n.input[0] in tables
+  }
   for i in graph.input:
     t = i.type.tensor_type
     shape, rng = [d.dim_value for d in t.shape.dim], rng_of(i.name)
