@@ -86,7 +86,8 @@ class _Asked:
 
 
 def options(tmp_path, jobs):
-  return argparse.Namespace(jobs=jobs, out=tmp_path / "rows.jsonl", work=tmp_path, waiting=[], budget=1.0, gates=2)
+  rows = tmp_path / "rows.jsonl"
+  return argparse.Namespace(jobs=jobs, out=rows, work=tmp_path, waiting=[], budget=1.0, gates=2)
 
 
 def test_what_was_written_is_raced_alone_and_once(monkeypatch, tmp_path):
