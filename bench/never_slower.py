@@ -48,7 +48,7 @@ TOGETHER = 4
 #: Seconds that others wait for a gate, about.
 GATE_S = 4.0
 #: Seconds of a last race at most, and about; of what is begun, this part is raced.
-RACE_S, ABOUT_S, RACED = 15.0, 6.0, 0.5
+RACE_S, ABOUT_S, RACED = 15.0, 3.0, 0.6
 
 
 @contextmanager
