@@ -216,7 +216,7 @@ def optimize(
       target=target,
       budget_s=budget,
       margin=margin,
-      workers=int(workers) if re.fullmatch("[0-9]{1,9}", workers or "") else workers,
+      workers=int(workers) if workers and re.fullmatch("[0-9]{1,9}", workers) else workers,
       external=external.value if external else None,
       emit=both(log, both(lines, tracks)),
       journal=kept,
