@@ -46,9 +46,10 @@ class Copying:
 def copying(lowering: Lowered, *, ring: bool = False) -> Copying:
   """All threads of a block copy.
 
-  At once in the ring, and beside products of warpgroups. Copies that no loop moves gained nothing on an
-  H100 (.97 to 1.20 of the time), and beside loads that are read where they are used ptxas no longer had all
-  of those under way (168 registers became 104, 1.14 to 1.26: ``bench/results/h100/tiled_rules.json``).
+  At once in a ring whose loop stands once in the text, and beside products of warpgroups. Copies that no loop
+  moves gained nothing on an H100 (.97 to 1.20 of the time), of loops that stand there several times three of
+  six spilled, and beside loads that are read where they are used ptxas no longer had all of those under way
+  (168 registers became 104, 1.14 to 1.26: ``bench/results/h100/tiled_rules.json``).
   """
   at_once = bool(lowering.warpgroup) or (ring and not _reads_in_place(lowering))
   return Copying(32 * lowering.warps.total, at_once=at_once)

@@ -1,8 +1,9 @@
-"""What is behind the last sums of warps and ranks is done by the lanes that save it.
+"""What is behind the sums of a cluster's ranks is done by the lanes that save it.
 
 All lanes did it: of a cluster of eight each of 1024 threads read 128 times from the shared memory of other
-multiprocessors, for a tile that one rank's lanes save. Beside wgmma it was no gain on an H100 (a residual
-behind a product 1.11 of the time, 97 registers for 80; ``bench/results/h100/tiled_rules.json``).
+multiprocessors, for a tile that one rank's lanes save. Where only warps meet it is no gain: on an H100 .84 to
+1.21 of the time of 124 kernels, .99 in the mean, and four spilled; nor beside wgmma (a residual behind a
+product 1.11; ``bench/results/h100/tiled_rules.json``).
 """
 
 from collections.abc import Sequence
@@ -13,16 +14,15 @@ from mirage_onnx.lower.steps import Fetch, Gather, GatherRanks, Store, ThreadRun
 
 
 def first_of_savers(w: ValueWriter, after: Sequence[ThreadStep]) -> int:
-  """The first step behind the loop from which on lanes need no others, if warps or ranks meet there."""
+  """The first step behind the loop from which on lanes need no others, if ranks meet there."""
   first = len(after)
   while first and isinstance(after[first - 1], Gather | GatherRanks | Fetch | ThreadRun | Store):
     first -= 1
-  meets = any(isinstance(s, Gather | GatherRanks) for s in after[first:])
+  meets = any(isinstance(s, GatherRanks) for s in after[first:])
   return first if meets and not w.lowering.warpgroup else len(after)
 
 
 def savers(w: ValueWriter) -> list[str]:
   """The conditions that a lane may save something of what others have too: what all saves ask for."""
   own = [owner(w.lowering.save_form(s.arg), w.lowering.warps) for s in w.lowering.kernel.saves]
-  first = ["ptx::cluster_rank() == 0"] if w.lowering.ranks > 1 else []
-  return [*first, *(c for c in own[0] if all(c in o for o in own))]
+  return ["ptx::cluster_rank() == 0", *(c for c in own[0] if all(c in o for o in own))]
