@@ -41,9 +41,10 @@ def region_model(
         continue
       if name in values:
         initializers[name] = stored_constant(loaded, values[name], name, hollow=hollow, outside=outside)
-      elif node.op_type == CACHED:  # the longest length, of which the cache has room
+      elif node.op_type == CACHED:  # how long the longest is: half of what the cache has room for
         cache = next(i.source for i in inputs.values() if i.source.name == node.input[3])
-        initializers[name] = numpy_helper.from_array(np.array(region.shape(cache)[2], np.int32), name)
+        held = max(1, region.shape(cache)[2] // 2)
+        initializers[name] = numpy_helper.from_array(np.array(held, np.int32), name)
       else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
         assert place == 1
         shape = np.array(shapes[node.output[0]], np.int64)

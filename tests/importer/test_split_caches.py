@@ -5,7 +5,10 @@ from cached_steps import cached_step, run_step, step_feeds
 from onnx import helper
 from onnxruntime import InferenceSession
 
+from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.split_caches import is_attended, split_caches, whole_again
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TIMED
 
 
 def test_the_parts_compute_what_the_node_does():
@@ -52,3 +55,10 @@ def test_without_presents_it_stays():
   model = cached_step(1, 1, 2, 32, 9)
   del model.graph.node[0].output[1:], model.graph.output[1:]
   assert split_caches(model) is model
+
+
+def test_both_are_regions_where_queries_are_apart():
+  """No new row depends on the queries that its node reads, which is no reason to leave it (and the other)."""
+  program = import_model(load_model(cached_step(1, 2, 2, 32, 64, apart=True)))
+  found = find_candidates(program, TIMED).candidates
+  assert {c.nodes for c in found} >= {frozenset({"it"}), frozenset({"it/attended"})}

@@ -20,7 +20,7 @@ from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.target import H200
 from mirage_onnx.tune import measure
-from mirage_onnx.tune.hard_inputs import KINDS, draws, hard_inputs, kinds_of
+from mirage_onnx.tune.hard_inputs import KINDS, draws, half_full, hard_inputs, kinds_of
 from mirage_onnx.tune.measure import Inputs, measure_region, prepare
 from mirage_onnx.tune.oracle import Buffers, Oracle, draw, hard_draws
 from mirage_onnx.tune.ort_run import region_model
@@ -64,12 +64,27 @@ def test_lengths_are_within_what_they_end():
   assert draw(region, {}, rng)[0]["lengths"].max() > 20
 
 
-def test_the_operator_alone_is_told_how_long_it_may_be():
+def test_what_is_timed_is_half_full():
+  """Lengths only are others; of a cache of one place it is the first."""
+  for room, last in ((1000, 499), (1, 0)):
+    loaded = load_model(cached_step(2, 1, 2, 32, room, rotary=False))
+    region = next(
+      c.region for c in find_candidates(import_model(loaded), TIMED).candidates if c.outputs == {"y"}
+    )
+    data = hard_inputs(region, {}, np.random.default_rng(0), 0)
+    timed = half_full(region, data)
+    assert timed["lengths"].tolist() == [last, last] and timed["lengths"].dtype == np.int32
+    assert timed.keys() == data.keys() and all(timed[n] is data[n] for n in data if n != "lengths")
+  bench = measure.GpuBench(loaded, region, H200, lambda: [(data, None)])
+  assert bench._timed_on["lengths"].tolist() == [0, 0]
+
+
+def test_the_operator_alone_is_told_how_long_it_is():
   loaded = load_model(cached_step(2, 1, 2, 32, 24))
   for c in find_candidates(import_model(loaded), TIMED).candidates:
     model = region_model(loaded, c.region)
     (total,) = (t for t in model.graph.initializer if t.name == "total")
-    assert numpy_helper.to_array(total) == 24
+    assert numpy_helper.to_array(total) == 12
     InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
