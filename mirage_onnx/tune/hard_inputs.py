@@ -154,7 +154,7 @@ def drawn_lengths(region: Region, rng: np.random.Generator, number: int) -> dict
 
 
 def half_full(region: Region, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """``data`` with caches as in the middle of a text: that is timed, as of the operator (``node_models.py``)."""
+  """``data`` with caches as in the middle of a text: so all is timed, as nodes are (``node_models.py``)."""
   found, ends = dict(data), places_of(region)
   for i in region.inputs:
     if i.name in ends and not i.is_weight:

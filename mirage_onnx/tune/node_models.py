@@ -17,7 +17,8 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import CACHED
-from mirage_onnx.importer.split_projections import parts_of_one, whole_projections
+from mirage_onnx.importer.split_norms import norms_of_one, whole_norms
+from mirage_onnx.importer.split_projections import projections_of_one, whole_projections
 from mirage_onnx.ir import DType, as_input
 from mirage_onnx.ir.program import Node, Program, Tensor
 from mirage_onnx.tune.baseline import FREE
@@ -52,7 +53,7 @@ def distinct_nodes(
   values, wanted = known_values(loaded), set(names)
   found: dict[str, list[NodeModel]] = {}
   nodes = {n.name: n for n in program.nodes}
-  wholes = (p for p in parts_of_one(loaded.proto, loaded.node_names) if not wanted.isdisjoint(p))
+  wholes = (p for p in parts_of_one(loaded) if not wanted.isdisjoint(p))
   asked = [(n, ()) for n in program.nodes if n.name in wanted]
   for node, parts in [*asked, *((_whole([nodes[n] for n in p]), p) for p in wholes)]:
     if not _is_asked(node, program, values):
@@ -97,6 +98,7 @@ def node_model(
   )  # fmt: skip
   model = model_of(loaded, graph)
   whole_projections(model)
+  whole_norms(model)
   return model
 
 
@@ -115,6 +117,12 @@ def node_feeds(node: Node, program: Program, values: Mapping[str, TensorProto]) 
     if name in found:
       found[name] = np.full_like(found[name], count)
   return found
+
+
+def parts_of_one(loaded: LoadedModel) -> tuple[tuple[str, ...], ...]:
+  """The nodes of each operator that has been split into several, of which each is asked, too."""
+  proto, names = loaded.proto, loaded.node_names
+  return *projections_of_one(proto, names), *norms_of_one(proto, names)
 
 
 def whole_name(parts: Sequence[str]) -> str:

@@ -26,13 +26,19 @@ from mirage_onnx import deadline
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import is_attended, partners
-from mirage_onnx.importer.split_projections import parts_of_one
 from mirage_onnx.ir.program import Program
 from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import Target
 from mirage_onnx.tune.machine import present_machine
-from mirage_onnx.tune.node_models import NodeModel, distinct_nodes, node_feeds, node_model, whole_name
+from mirage_onnx.tune.node_models import (
+  NodeModel,
+  distinct_nodes,
+  node_feeds,
+  node_model,
+  parts_of_one,
+  whole_name,
+)
 from mirage_onnx.tune.ort_joins import folded, joined
 
 if TYPE_CHECKING:
@@ -109,11 +115,11 @@ def measured_node_us(
 def in_parts(times: Mapping[str, float], loaded: LoadedModel) -> dict[str, float]:
   """``times``, of operators that are several nodes shared out between these.
 
-  Of two (``split_caches.py``) each was asked as the whole; of three (``split_projections.py``) both the parts
-  and the whole, whose kernel is what a region is faster than.
+  Of a cache (``split_caches.py``) each was asked as the whole; of others (``split_projections.py``,
+  ``split_norms.py``) both the parts and the whole, whose kernel is what a region is faster than.
   """
   found = dict(times)
-  for parts in parts_of_one(loaded.proto, loaded.node_names):
+  for parts in parts_of_one(loaded):
     whole = found.pop(whole_name(parts), None)
     if whole is None:
       continue

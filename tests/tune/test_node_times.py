@@ -13,12 +13,11 @@ from projecting_models import LENGTH, projecting
 from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.constants import known_values
-from mirage_onnx.importer.split_projections import parts_of_one
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune import node_times
 from mirage_onnx.tune.machine import Machine
-from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model
+from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model, parts_of_one
 from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, in_parts, node_us, timed_beside
 from mirage_onnx.tune.ort_run import shared_caches
 
@@ -173,7 +172,7 @@ def test_an_operator_of_three_nodes_is_asked_as_a_whole(how):
   """The parts are asked, too, and have what the whole takes; what hides keys hides none."""
   loaded = load_model(projecting(**how))
   program = import_model(loaded)
-  (parts,) = parts_of_one(loaded.proto, loaded.node_names)
+  (parts,) = parts_of_one(loaded)
   found = [n for same in distinct_nodes(loaded, program, parts).values() for n in same]
   assert [n.parts for n in found] == [(), (), (), parts]
   values, models = known_values(loaded), []
