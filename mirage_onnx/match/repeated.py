@@ -95,8 +95,11 @@ class LateRegion:
     """Those of the region's inputs that no run changes."""
     place, names = self._made.place, self._names
     found = self._made.region.weights
-    if any(place[i.tensor.name] >= len(names) for i in found):  # a part of one, whose name is made
-      return self.region.weights
+    if made := {i.tensor.name for i in found if place[i.tensor.name] >= len(names)}:  # parts of some
+      parts = self._maker.parts_of(self._made, names, made)
+      if parts is None:
+        return self.region.weights
+      return tuple(_with_names(i, lambda x: parts.get(x) or names[place[x]]) for i in found)
     return tuple(_with_names(i, lambda x: names[place[x]]) for i in found)
 
 
@@ -158,6 +161,23 @@ class RegionMaker:
       live = tuple(i for i in inputs if i not in self._program.constants)
       steps = tuple(viewed(self._program, own, live, outputs).steps)
     return self._copy(first, nodes, steps)
+
+  def parts_of(self, first: _Made, names: tuple[str, ...], made: set[str]) -> dict[str, str] | None:
+    """The names that a copy of ``first`` gives to these parts; None where ``copy`` must find them.
+
+    ``names``: of the copy's tensors, by their numbers.
+    """
+    if first.derived is None:
+      theirs = [s for n in first.region.nodes for s in self._nodes[n].steps]
+      first.derived = _derived(first.place, [x for s in theirs for x in (*s.inputs, s.output.name)])
+    taken, found = {*names}, dict[str, str]()
+    for x, base, more in first.derived:
+      name = f"{names[first.place[base]]}{more}" if base else ""
+      if not base or name in taken or name in self._program.tensors:
+        return None
+      taken.add(name)
+      found[x] = name
+    return {x: found[x] for x in made} if made <= found.keys() else None
 
   def _renamed(self, first: _Made, own: list[Step]) -> tuple[Step, ...] | None:
     """The steps of a copy of ``first`` that computes parts of tensors: their names are new ones.
