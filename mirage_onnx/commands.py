@@ -227,7 +227,7 @@ def optimize(
         lock=lock,
         locked=locked,
         profile=profile,
-        steps=bool(steps) if room is None or steps is False else room,
+        steps=bool(steps) if room is None else room,
         began=command_began(),
       )
     if kept and not journal and not interrupt.asked:

@@ -14,7 +14,6 @@ from mirage_onnx.ir import Constant, Program, Region, RegionTensor
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.factors import groups
-from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.term import COMMUTATIVE, INPUT, Term, substitute, walk
 from mirage_onnx.match.axes import NamedSteps, name_axes
 from mirage_onnx.match.colours import bound, colours, digest
@@ -123,10 +122,6 @@ def _seen(name: str, found: Viewed, memory: Mapping[str, tuple[str, ...]]) -> tu
   return (*place, "rows") if view.picks else place
 
 
-def _has_nan(x: Tensor) -> bool:
-  return x.dtype is not None and x.dtype.is_float
-
-
 def _by_places(
   roots: tuple[Term, ...], inputs: tuple[str, ...], memory: Mapping[str, tuple[str, ...]]
 ) -> Mapping[Term, Term]:
@@ -193,11 +188,7 @@ def _rename(
     visit(roots[i])
     for a in memory[outputs[i]]:
       axis_order.setdefault(a)
-  # Read by the nodes, but no output depends on them (x - x); of what is infinite or NaN it would.
-  lost = [x for x in inputs if x not in input_order and x not in weights and _has_nan(tensors[x])]
-  if lost:
-    reason = f"no result depends on {lost[0]!r}, unless it is infinite or NaN"
-    raise RejectionError("OP_FORM", reason, (lost[0],))
+  # Read by the nodes, but no output depends on them (x - x).
   unread = {x: (start[x], [named.extents[a] for a in memory[x]], x) for x in set(inputs) - set(input_order)}
   for x in sorted(unread, key=unread.__getitem__):
     input_order[x] = None

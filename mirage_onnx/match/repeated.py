@@ -167,16 +167,10 @@ class RegionMaker:
 
     ``names``: of the copy's tensors, by their numbers.
     """
-    if first.derived is None:
-      theirs = [s for n in first.region.nodes for s in self._nodes[n].steps]
-      first.derived = _derived(first.place, [x for s in theirs for x in (*s.inputs, s.output.name)])
-    taken, found = {*names}, dict[str, str]()
-    for x, base, more in first.derived:
-      name = f"{names[first.place[base]]}{more}" if base else ""
-      if not base or name in taken or name in self._program.tensors:
-        return None
-      taken.add(name)
-      found[x] = name
+    place = first.place
+    found = self._derived_names(first, {*names}, lambda base: names[place[base]])
+    if found is None:
+      return None
     return {x: found[x] for x in made} if made <= found.keys() else None
 
   def _renamed(self, first: _Made, own: list[Step]) -> tuple[Step, ...] | None:
@@ -191,15 +185,10 @@ class RegionMaker:
       for x, y in zip((*s.inputs, s.output.name), (*mine.inputs, mine.output.name), strict=True):
         if same.setdefault(x, y) != y:
           return None
-    if first.derived is None:
-      first.derived = _derived(first.place, same)
-    taken = {*same.values()}
-    for x, base, more in first.derived:
-      name = f"{same[base]}{more}" if base else ""
-      if not base or name in taken or name in self._program.tensors:
-        return None
-      taken.add(name)
-      same[x] = name
+    found = self._derived_names(first, {*same.values()}, lambda base: str(same[base]))
+    if found is None:
+      return None
+    same.update(found.items())
     return tuple(
       Step(
         s.op,
@@ -209,6 +198,25 @@ class RegionMaker:
       )
       for s in first.region.steps
     )
+
+  def _derived_names(
+    self, first: _Made, taken: set[Operand], name_of: Callable[[str], str]
+  ) -> dict[str, str] | None:
+    """The parts of tensors in ``first``, by the names they have in a copy; ``name_of``: of a tensor there.
+
+    None where a name is no tensor's and what says which part, or somebody else has it: it is in ``taken``.
+    """
+    if first.derived is None:
+      theirs = [s for n in first.region.nodes for s in self._nodes[n].steps]
+      first.derived = _derived(first.place, [x for s in theirs for x in (*s.inputs, s.output.name)])
+    found = dict[str, str]()
+    for x, base, more in first.derived:
+      name = f"{name_of(base)}{more}" if base else ""
+      if not base or name in taken or name in self._program.tensors:
+        return None
+      taken.add(name)
+      found[x] = name
+    return found
 
   def _numbered(self, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> dict[str, int]:
     """The numbers of a region's tensors and of those of the model: its form decides them."""
