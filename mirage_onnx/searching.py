@@ -64,14 +64,13 @@ MAX_COPIED_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-  """What all searches of a run share. ``structures``: of the user unless given; ``timed``: as of ``work``."""
+  """What all searches of a run share. ``structures``: of the user unless given."""
 
   target: Target
   bound: SearchBound
   deadline: float  # of time.monotonic
   hooks: Hooks = field(default_factory=Hooks)
   structures: StructureStore | None = None
-  timed: bool = False
 
   @property
   def seconds_left(self) -> float:
@@ -191,8 +190,7 @@ def search_all(
 
 def _kept_setting(setting: Setting) -> dict[str, str]:
   """What a result depends on beside the region and its weights: also who has verified it."""
-  text = {**_setting_text(setting.target, setting.bound), "verifier": source_digest(*PROOF_SOURCES)}
-  return {**text, "timed": "with wgmma"} if setting.timed else text
+  return {**_setting_text(setting.target, setting.bound), "verifier": source_digest(*PROOF_SOURCES)}
 
 
 def _search_rest(
@@ -248,7 +246,7 @@ def _search_rest(
     def alone(job: Job) -> Answer:
       scope = SearchScope.of(setting.target, setting.bound, job.region, job.worth_us)
       with _told(setting.hooks.emit, 0, job):
-        return work(job, scope, _verifier(weights, job), setting.hooks, setting.timed)
+        return work(job, scope, _verifier(weights, job), setting.hooks)
 
     here = unless_stopped(unless_failed(alone))
     for i, result in shared.results(here):
@@ -257,7 +255,7 @@ def _search_rest(
     for i in shared.unlearned:
       shared.learn(i, here, seconds_left())
     return
-  header = (given.SerializeToString(), loaded.known, setting.target, setting.bound, setting.timed)
+  header = (given.SerializeToString(), loaded.known, setting.target, setting.bound)
   started: list[SearchWorker] = []
   local = threading.local()
 
@@ -371,7 +369,7 @@ def _ask(worker: SearchWorker, hooks: Hooks, weights: ModelWeights, job: Job) ->
 def _serve() -> None:
   """The worker: header, then job -> answer, until stdin ends."""
   requests, answers = worker_streams()
-  model, known, target, bound, timed = pickle.load(requests)
+  model, known, target, bound = pickle.load(requests)
   loaded = known.loaded(onnx.ModelProto.FromString(model))
   del model
   parent = Parent(requests, answers)
@@ -384,7 +382,7 @@ def _serve() -> None:
       return
     try:
       scope = SearchScope.of(target, bound, job.region, job.worth_us)
-      result = work(job, scope, _verifier(weights, job), hooks, timed)
+      result = work(job, scope, _verifier(weights, job), hooks)
     except Exception as error:  # told to the parent, which raises it
       parent.tell("failed", f"{type(error).__name__}: {error}", traceback.format_exc())
     else:
