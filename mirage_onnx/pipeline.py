@@ -215,7 +215,7 @@ def _optimized(
   def searched(tell: Callable[[Outcome], None] | None, asks: Arriving | None) -> dict[str, Outcome]:
     stop = lambda: Stop.INTERRUPTED if asks and asks.is_left else options.stop()  # noqa: E731
     with search_hooks(options.journal, options.target, options.bound, stop, emit, said) as hooks:
-      setting = Setting(options.target, options.bound, budget.search, hooks, timed=options.measure)
+      setting = Setting(options.target, options.bound, budget.search, hooks)
       return search_outcomes(
         loaded, outcomes, setting, judge, weights, workers=options.workers, tell=tell,
         preferred=lambda: asks.preferred if asks else (), settled=kept.settled if kept else (),

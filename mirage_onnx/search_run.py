@@ -36,14 +36,13 @@ GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-  """What all searches of a run share. ``structures``: of the user unless given; ``timed``: as of ``work``."""
+  """What all searches of a run share. ``structures``: of the user unless given."""
 
   target: Target
   bound: SearchBound
   deadline: float  # of time.monotonic
   hooks: Hooks = field(default_factory=Hooks)
   structures: StructureStore | None = None
-  timed: bool = False
 
   @property
   def seconds_left(self) -> float:
@@ -76,7 +75,7 @@ class RegionSearches:
     def alone(job: Job) -> Answer:
       scope = SearchScope.of(setting.target, setting.bound, job.region, job.worth_us)
       with _told(setting.hooks.emit, 0, job):
-        return work(job, scope, verifier(self.weights, job), setting.hooks, setting.timed)
+        return work(job, scope, verifier(self.weights, job), setting.hooks)
 
     ask = self._careful(alone)
     for i, result in self.shared.results(ask):

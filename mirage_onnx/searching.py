@@ -157,8 +157,7 @@ def search_all(
 
 def _kept_setting(setting: Setting) -> dict[str, str]:
   """What a result depends on beside the region and its weights: also who has verified it."""
-  text = {**_setting_text(setting.target, setting.bound), "verifier": source_digest(*PROOF_SOURCES)}
-  return {**text, "timed": "with wgmma"} if setting.timed else text
+  return {**_setting_text(setting.target, setting.bound), "verifier": source_digest(*PROOF_SOURCES)}
 
 
 def _search_rest(
@@ -182,14 +181,14 @@ def _search_rest(
   if not crew.again and (count <= 1 or (len(regions) < MIN_REGIONS and not beside)):
     searches.here()
     return
-  header = (given.SerializeToString(), loaded.known, setting.target, setting.bound, setting.timed)
+  header = (given.SerializeToString(), loaded.known, setting.target, setting.bound)
   searches.by(crew, count, header, preferred)
 
 
 def _serve() -> None:
   """The worker: header, then job -> answer, until stdin ends."""
   requests, answers = worker_streams()
-  model, known, target, bound, timed = pickle.load(requests)
+  model, known, target, bound = pickle.load(requests)
   loaded = known.loaded(onnx.ModelProto.FromString(model))
   del model
   parent = Parent(requests, answers)
@@ -202,7 +201,7 @@ def _serve() -> None:
       return
     try:
       scope = SearchScope.of(target, bound, job.region, job.worth_us)
-      result = work(job, scope, verifier(weights, job), hooks, timed)
+      result = work(job, scope, verifier(weights, job), hooks)
     except Exception as error:  # told to the parent, which raises it
       parent.tell("failed", f"{type(error).__name__}: {error}", traceback.format_exc())
     else:
