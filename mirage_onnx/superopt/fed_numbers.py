@@ -56,9 +56,9 @@ def product_points(
   On an H200 its first of these took 1.006 times as long as their fastest (24 products, geometric mean,
   bench/results/h200/fed_products.json). The last is one whose blocks share an operand: best where rows do not
   begin at lines of L2, by 4 to 10 % (bench/results/h200/ranked_products.json). ``counted``: a run counts
-  sizes, and there are none of these. Where one is asked for and parts fill the chip, it is of these (of 16 such
-  products they were ahead by 1 to 11 % in eleven, behind by .3 to 5 % in five): to rank the others, three times
-  as many, is most of what it costs.
+  sizes, and there are none of these. Where one is asked for and parts fill the chip, it is of these (of 16
+  such products they were ahead by 1 to 11 % in eleven, behind by .3 to 5 % in five): to rank the others,
+  three times as many, is most of what it costs.
   """
   if counted:
     return warpgroup_points(kernel, tensors, extents, target, keep)
@@ -72,9 +72,7 @@ def product_points(
   return (*found[: keep - len(more)], *more)
 
 
-def _fill(
-  kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target
-) -> bool:
+def _fill(kernel: Kernel, tensors: Mapping[str, KTensor], extents: Mapping[str, int], target: Target) -> bool:
   """Whether each multiprocessor has a part of a usual size, with no ranks that share its depth."""
   shape = Shape.of(kernel, tensors, extents)
   if shape is None:
