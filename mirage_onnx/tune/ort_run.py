@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import CACHED
+from mirage_onnx.importer.split_norms import whole_norms
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.tune.device import Gpu
 
@@ -64,7 +65,9 @@ def region_model(
     list(map(info, inputs.values())), [*map(info, outputs.values()), *beside],
     list(initializers.values()),
   )  # fmt: skip
-  return model_of(loaded, graph)
+  model = model_of(loaded, graph)
+  whole_norms(model)  # what is two nodes in the graph that is searched runs as the one that it was
+  return model
 
 
 def _caches(node: onnx.NodeProto) -> list[tuple[str, str]]:

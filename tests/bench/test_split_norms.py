@@ -7,11 +7,16 @@ from onnx import helper, load
 from onnxruntime import InferenceSession
 from small_models import Net
 
-from mirage_onnx.importer import load_model
+from mirage_onnx.importer import import_model, load_model
+from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.graph import nodes_of
 from mirage_onnx.importer.split_caches import split_caches
 from mirage_onnx.importer.split_norms import norms_of_one, split_norms, whole_norms
 from mirage_onnx.importer.steps_apart import steps_apart
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TIMED
+from mirage_onnx.tune.node_models import distinct_nodes, node_model, parts_of_one
+from mirage_onnx.tune.ort_run import region_model
 
 WHOLE = "SkipSimplifiedLayerNormalization"
 
@@ -105,3 +110,23 @@ def test_both_compute_what_the_node_does(rng):
     found.append(session.run(None, dict(zip(names[:2], (x, skip), strict=True))))
   np.testing.assert_array_equal(found[0][1], found[1][1])
   np.testing.assert_allclose(found[0][0].astype(float), found[1][0].astype(float), rtol=2e-3, atol=1e-3)
+
+
+def test_onnxruntime_is_timed_with_the_node_it_was(folder):
+  """Each part alone, and both as one, in a region and by itself."""
+  loaded = load_model(folder / "model.onnx", steps={"batch_size": 1, "past_sequence_length": 64})
+  program = import_model(loaded)
+  parts = parts_of_one(loaded)
+  assert parts and set(parts) == set(norms_of_one(loaded.proto, loaded.node_names))
+  sizes = {n: 64 if "past" in n or "total" in n else 1 for n in program.primes.values()}
+  program = program.sized(sizes)
+  asked = [n for same in distinct_nodes(loaded, program, parts[0]).values() for n in same]
+  values = known_values(loaded)
+  kinds_of = {
+    n.parts: [x.op_type for x in node_model(loaded, program, n.node, values, n.parts).graph.node]
+    for n in asked
+  }
+  assert kinds_of[parts[0]] == [WHOLE] and kinds_of[()] in (["Add"], ["SimplifiedLayerNormalization"])
+  found = find_candidates(program, TIMED).candidates
+  c = next(c for c in found if c.nodes == set(parts[0]))
+  assert [n.op_type for n in region_model(loaded, c.region).graph.node] == [WHOLE]
