@@ -20,6 +20,7 @@ from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.target import H200
 from mirage_onnx.tune import measure
+from mirage_onnx.tune.expected_rows import ExpectedRows
 from mirage_onnx.tune.hard_inputs import KINDS, draws, half_full, hard_inputs, kinds_of
 from mirage_onnx.tune.measure import Inputs, measure_region, prepare
 from mirage_onnx.tune.oracle import Buffers, Oracle, draw, hard_draws
@@ -254,3 +255,20 @@ def test_what_fails_in_a_measurement_is_a_reason(small, monkeypatch):
   assert "INVALID_GRAPH this is no model" in refused.reason
   monkeypatch.setattr(measure, "gpu_of", fails)
   assert measure_region(loaded, outcome.region, [outcome.compiled], H200)[1].code == "MEASURE_FAILED"
+
+
+def test_what_another_kernel_made_to_the_bit_is_compared_once(net, monkeypatch):
+  """What differs in one bit is compared, and so is what was right before."""
+  x = net.input(8, 64)
+  _, (region,) = regions_of(net.model(net.Tanh(net.Mul(x, x))))
+  data = hard_inputs(region, {}, np.random.default_rng(0), 0)
+  oracle = Oracle.of(region, data)
+  (o,) = region.outputs
+  right = oracle.rounded[o.tensor.name].astype(o.dtype.numpy).reshape(region.shape(o.source))
+  asked, errors = [], ExpectedRows.errors
+  monkeypatch.setattr(ExpectedRows, "errors", lambda self, got: asked.append(1) or errors(self, got))
+  wrong = right.copy()
+  wrong[3, 5] = np.nan
+  for made, count, fine in ((right, 1, True), (right.copy(), 1, True), (wrong, 2, False), (right, 3, True)):
+    assert (oracle.complaint_of({o.tensor.name: made}) is None) == fine and len(asked) == count
+  assert oracle.complaint_of({o.tensor.name: right.astype(np.float64)}) is None and len(asked) == 4
