@@ -179,7 +179,7 @@ class _RowEmitter:
     if plan.turns > 1:
       of_rows = [s for s in early if plan.packed and plan.packed.axis in self.ops[s.index].axes]
       self._steps(self._begun([s for s in early if s not in of_rows]))
-      with self.writer.block(self._turns(update)):
+      with self.writer.block(f"for (int turn = 0; turn < {plan.turns}; ++turn)"):
         self._rows("turn")
         self._steps(of_rows)
         self._where_changed(update)
@@ -187,30 +187,10 @@ class _RowEmitter:
     self._steps(self._begun(early))
     self._where_changed(update)
 
-  def _turns(self, update: InPlace) -> str:
-    """All turns of a block, or that one alone in which the row is that changes, where a run says which.
-
-    Lanes that meet in a turn do all: that they agree on a number from memory the rules of texts do not see.
-    """
-    plan, every = self.plan, f"for (int turn = 0; turn < {self.plan.turns}; ++turn)"
-    packed = plan.packed
-    row = None if packed is None else update.row(self.graph, self.kernel, packed.axis)
-    if packed is None or row is None or plan.together:
-      return every
-    last, writer = last_of(packed), self.writer
-    writer.line(f"const bool apart = {' || '.join(self._apart(update))};")
-    most_row = f"static_cast<float>({last})"
-    place = f"static_cast<int>(fminf(fmaxf({self._operand(row, '0', '0')}, 0.0f), {most_row}))"
-    writer.line(f"const int only = ({place} - {first_of(packed)}) / {packed.tile // plan.turns};")
-    most = f"turn < {plan.turns} && (apart || turn <= only)"
-    return f"for (int turn = apart || only < 0 ? 0 : only; {most}; ++turn)"
-
-  def _apart(self, update: InPlace) -> list[str]:
-    return [f"{self._view(a).pointer} != {self._view(b).pointer}" for a, b in update.pairs]
-
   def _where_changed(self, update: InPlace) -> None:
     writer = self.writer
-    changes = " || ".join([f"{self._operand(update.condition, '0', '0')} != 0.0f", *self._apart(update)])
+    apart = [f"{self._view(a).pointer} != {self._view(b).pointer}" for a, b in update.pairs]
+    changes = " || ".join([f"{self._operand(update.condition, '0', '0')} != 0.0f", *apart])
     if self.plan.packed and self.plan.packed.short:
       # Lanes behind the last row do not read it while it changes.
       changes = f"exists && ({changes})"

@@ -33,18 +33,6 @@ class InPlace:
     """Whose addresses may be equal."""
     return frozenset(name for pair in self.pairs for name in pair)
 
-  def row(self, graph: UGraph, kernel: Kernel, axis: str) -> int | None:
-    """The value that says which place along ``axis`` is new, where that is all that the condition asks."""
-    ops, condition = kernel.ops, kernel.ops[behind_casts(kernel.ops, self.condition)]
-    if condition.op != "equal":
-      return None
-    for place, other in (condition.args, condition.args[::-1]):
-      load = ops[behind_casts(ops, place)]
-      named = load.op == "load" and load.axes == (axis,) and graph.tensor(load.tensor).places
-      if named and axis not in ops[other].axes:
-        return other
-    return None
-
 
 def update_of(graph: UGraph, kernel: Kernel) -> InPlace | None:
   """What a kernel updates, where that is all it does and what is new follows from the grid alone."""

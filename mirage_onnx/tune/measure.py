@@ -36,6 +36,7 @@ from mirage_onnx.tune.gpu_arrays import gpu_arrays
 from mirage_onnx.tune.graph_clock import looked_us
 from mirage_onnx.tune.kept_bench import kept_bench
 from mirage_onnx.tune.machine import gpu_alone
+from mirage_onnx.tune.node_times import share_of
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
 from mirage_onnx.tune.ort_run import own_run, region_model
 from mirage_onnx.tune.race import Bench, Measured, More, raced
@@ -241,7 +242,10 @@ class GpuBench:
     with gpu_alone():
       replays = [self._timed(c) for c in some]
       arms = [self._ort, *replays] if beside_ort else replays
-      return looked_us(self._gpu, arms, samples)
+      found = looked_us(self._gpu, arms, samples)
+    if beside_ort:
+      found[0] *= share_of(self._loaded, self._region.nodes)
+    return found
 
 
 def ort_replay(

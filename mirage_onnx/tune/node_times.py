@@ -135,6 +135,17 @@ def in_parts(times: Mapping[str, float], loaded: LoadedModel) -> dict[str, float
   return found
 
 
+def share_of(loaded: LoadedModel, nodes: Iterable[str]) -> float:
+  """The share of an operator's time of one of its two parts, where ``nodes`` have that alone; 1 elsewhere.
+
+  ONNX Runtime runs the whole for either: of a step with 8 caches of 32768 rows both of our parts were faster
+  than that (194.8 and 2.7 us, 195.4), and slower together.
+  """
+  others, own = partners(loaded.proto, loaded.node_names), set(nodes)
+  alone = [n for n in own if n in others and others[n] not in own]
+  return min((1 - WRITES if is_attended(loaded.node(n)) else WRITES for n in alone), default=1.0)
+
+
 def ask_nodes(
   nodes: Mapping[str, tuple[NodeModel, ...]],
   clock: NodeClock,
