@@ -244,7 +244,8 @@ class GpuBench:
       arms = [self._ort, *replays] if beside_ort else replays
       found = looked_us(self._gpu, arms, samples)
     if beside_ort:
-      found[0] *= share_of(self._loaded, self._region.nodes)
+      share = share_of(self._loaded, self._region.nodes)
+      return np.concatenate([found[:1] * share, found[1:]])
     return found
 
 
