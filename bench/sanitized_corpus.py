@@ -140,6 +140,7 @@ def _searched(name, region: Region):
 
 
 def _packed():
+  from float_products import float8
   from packed_models import product, residual
   from small_models import region_of
 
@@ -152,6 +153,8 @@ def _packed():
     yield Subject(f"packed/{name}", graph, (numbers(graph, region, *point),), region.extents)
   for rows in (1, 8):
     yield from _searched(f"{rows} rows", region_of(product(rows=rows, k=512, n=256, zero=True)))
+  for name, how in {"row scales": {}, "blocks, bias": {"rows": 8, "block": 128, "bias": True}}.items():
+    yield from _searched(f"fp8 {name}", region_of(float8(k=512, n=264, **how)))
   yield from _searched("residual", region_of(residual(rows=4, k=256, n=192)))
 
 
