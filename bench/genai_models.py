@@ -36,7 +36,7 @@ KINDS = {
     {"sliding_window": 32, "tie_word_embeddings": False}),
   "mistral": ("MistralConfig", {
     "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "vocab_size": 32000, "sliding_window": 4096}, {"sliding_window": 256}),
+    "vocab_size": 32000, "sliding_window": 4096}, {"sliding_window": 32}),
 }  # fmt: skip
 #: Beside the last layer's output, a tied embedding would name the last token again and again.
 OUT_OF_LAYERS = ("o_proj.weight", "down_proj.weight")
