@@ -1,12 +1,12 @@
-"""What ``optimize FOLDER -o OUT`` with default flags puts in place of ONNX Runtime's kernels in a decoder's step.
+"""What ``optimize FOLDER`` with default flags puts in place of ONNX Runtime's kernels in a decoder's step.
 
     python3 bench/genai_replaced.py FOLDER ... [--target local] [--out FILE] [--work DIR] [--limit 330]
 
-FOLDERs are those of onnxruntime-genai; of one whose weights are not beside it they are drawn. The command runs
-as it is, ended after ``--limit`` seconds. Then the bytes of a step (``genai_coverage.bytes_of_nodes``: weights, and
-caches half full) of nodes that the written model's branch for steps has no more, and of the others the reason
-that the report gives. ``gated``: the whole model was no faster, so that all stayed; ``share`` is then of the regions
-that had been chosen.
+FOLDERs are those of onnxruntime-genai; of one whose weights are not beside it they are drawn. The command
+runs as it is, ended after ``--limit`` seconds. Then the bytes of a step (``genai_coverage.bytes_of_nodes``:
+weights, and caches half full) of nodes that the written model's branch for steps has no more, and of the
+others the reason that the report gives. ``gated``: the whole model was no faster, so that all stayed;
+``share`` is then of the regions that had been chosen.
 """
 
 import argparse
@@ -81,9 +81,11 @@ def left_in(path):
 def covered(folder, out, target, limit):
   fill(folder)
   wanted = step_bytes(folder)
-  command = [sys.executable, "-m", "mirage_onnx", "optimize", str(folder), "-o", str(out), "--target", target, "--json"]
+  given = ["optimize", str(folder), "-o", str(out), "--target", target, "--json"]
   began = time.monotonic()
-  done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+  done = subprocess.run(
+    [sys.executable, "-m", "mirage_onnx", *given], capture_output=True, text=True, timeout=limit
+  )
   row = {"folder": folder.name, "seconds": round(time.monotonic() - began, 1), "exit": done.returncode}
   if done.returncode not in (0, 4):
     return row | {"error": done.stderr[-600:]}
@@ -91,14 +93,18 @@ def covered(folder, out, target, limit):
   regions = report["regions"]
   chosen = {op for r in regions if r["status"] == "replaced" for op in r["ops"]}
   left = left_in(out / "model.onnx")
-  row["gated"] = bool(chosen) and not any(n.domain.startswith("ai.mirage") for n in _nodes(out / "model.onnx"))
+  own = [n for n in _nodes(out / "model.onnx") if n.domain.startswith("ai.mirage")]
+  row["gated"] = bool(chosen) and not own
   if row["gated"]:
     left = {n for n in wanted if n not in chosen}
   whole = sum(wanted.values())
   kept = {n: size for n, size in wanted.items() if n in left or n.removesuffix("/attended") in left}
-  why = {n: [f"{r['reason']}: {(r['reason_text'] or '')[:140]}" for r in regions if n in r["ops"] and r["reason"]]
-         for n in kept}  # fmt: skip
-  row |= {"bytes": whole, "share": round(1 - sum(kept.values()) / whole, 5), "measured": report.get("measured")}
+  why = {
+    n: [f"{r['reason']}: {(r['reason_text'] or '')[:140]}" for r in regions if n in r["ops"] and r["reason"]]
+    for n in kept
+  }
+  row |= {"bytes": whole, "share": round(1 - sum(kept.values()) / whole, 5)}
+  row["measured"] = report.get("measured")
   row["left"] = {n: {"bytes": size, "why": why[n][:3]} for n, size in kept.items()}
   row["statuses"] = dict(Counter(f"{r['status']} {r['reason'] or ''}".strip() for r in regions))
   return row

@@ -1,7 +1,7 @@
 """Decoders of onnxruntime-genai's builder: what records of its runs show, and its graphs at real size.
 
-``bench/genai_graphs.zip`` has these graphs (a layer and the head, Gemma-3 two layers) and configs without weights,
-made by ``bench/genai_models.py`` with the widths of published models; data files here are holes.
+``bench/genai_graphs.zip`` has these graphs (a layer and the head, Gemma-3 two layers) and configs without
+weights, made by ``bench/genai_models.py`` with the widths of published models; data files here are holes.
 """
 
 import json
