@@ -38,7 +38,9 @@ def test_greedy_tokens_are_those_of_the_original():
     whole = {"equal": 64, "of": 64}
     assert row["with_library"] == row["without_library"] == whole, name
     assert row["custom"] >= 2 and row["different_tokens"] >= 16, name
-    assert row["emulated"]["equal"] == row["emulated"]["of"] >= 4 and row["launches"] >= row["custom"], name
+    made = row["emulated"]  # two of the original's logits may be one number
+    assert made["equal"] == made["of"] or (made["equal"] >= 6 and made["apart"] == 0), name
+    assert made["of"] >= 6 and row["launches"] >= row["custom"], name
 
 
 def test_coverage_of_real_graphs():
