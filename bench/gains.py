@@ -2,11 +2,11 @@
 
     python3 bench/gains.py --models NAME ... [--long 1200] [--total 540] [--out DIR]
 
-Each run is a process with an empty store. The long one is told to stop (as by Ctrl-C) when this call's time is
-nearly over: ``stopped`` says so, else it has ended by itself. Then the original and both results are sessions
-of one process, warm, as CUDA graphs, in turns, as in ``whole.py``. ``share``: the time that the default's result
-saves over that which the long run's saves, with the interval that holds 95 % of it over draws of rounds.
-DIR/gains.jsonl gets a line a model. NAMEs are those of ``--graphs`` (``.dev/whole/graphs.zip``).
+Each run is a process with an empty store. The long one is told to stop (as by Ctrl-C) when the time of this
+call is nearly over: ``stopped`` says so, else it has ended by itself. Then the original and both results are
+sessions of one process, warm, as CUDA graphs, in turns, as in ``whole.py``. ``share``: the time that the
+default's result saves over what the long run's saves, with the interval that holds 95 % of it over draws of
+rounds. DIR/gains.jsonl gets a line a model. NAMEs are those of ``--graphs`` (``.dev/whole/graphs.zip``).
 """
 
 import argparse
