@@ -2,12 +2,12 @@
 
     python3 bench/operator_times.py OUT.jsonl [--seconds 300] [--types fp16 bf16 fp32] [--kinds product ...]
 
-A line is a point: ``kind``, ``type``, ``sizes``, ``us``, below those facts that were so then. Points that OUT
-has already are passed over, so the same command goes on; what cannot be run says why (``refused``). A time is that of a CUDA graph of several
-runs, without what a first kernel takes longer, over their number: the operator's part of a replayed model,
-its launch included. Activations are those of the run before, as in a model, and weights come from memory:
-each of the nodes of a product has its own, and a replay begins with an empty L2. Random data; ONNX Runtime's
-own optimizer as it comes.
+A line is a point: ``kind``, ``type``, ``sizes``, ``us``, below the facts of its run. Points that OUT has
+already are passed over, so the same command goes on; what cannot be run says why (``refused``). A time is
+that of a CUDA graph of several runs, without what a first kernel takes longer, over their number: the
+operator's part of a replayed model, its launch included. Activations are those of the run before, as in a
+model, and weights come from memory: each of the nodes of a product has its own, and a replay begins with an
+empty L2. Random data; ONNX Runtime's own optimizer as it comes.
 ``python bench/operator_table.py`` makes the tables of ``mirage_onnx/targets/tables`` of it.
 """
 
