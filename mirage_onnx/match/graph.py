@@ -29,6 +29,7 @@ class Graph:
     self.node = {n.name: n for n in program.nodes}
     self.order = {n.name: i for i, n in enumerate(program.nodes)}
     self.producer = {o: n for n in program.nodes for o in n.outputs if o}
+    self.makers = {o: n.name for o, n in self.producer.items()}
     self._moves = {n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)}
     self._widen = {n.name for n in program.nodes if any(s.op == "stored" for s in n.steps)}
     self._contracting = {n.name for n in program.nodes if any(s.op == "matmul" for s in n.steps)}
