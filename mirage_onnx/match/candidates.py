@@ -111,8 +111,7 @@ def find_candidates(
         key = (cut.nodes, outputs)
         if key in candidates or (only_viewed and len(outputs) == 1):
           continue
-        most = bounds.again_meeting if meets(graph, cut.nodes) else bounds.again
-        if _is_again(graph, cut, outputs, most, outward):
+        if _is_again(graph, cut, outputs, bounds, outward):
           continue
         made = candidate(maker, cut.nodes, outputs)
         if isinstance(made, RegionCandidate):
@@ -215,13 +214,16 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
 
 
 def _is_again(
-  graph: Graph, cut: Cut, outputs: frozenset[str], most: int, outward: Sequence[tuple[str, str]]
+  graph: Graph, cut: Cut, outputs: frozenset[str], bounds: Limits, outward: Sequence[tuple[str, str]]
 ) -> bool:
-  """Whether more than ``most`` nodes on a path are computed here, and for others who read what they yield.
+  """Whether too many nodes on a path are computed here, and for others who read what they yield.
 
   ``outward``: as of ``_outward``.
   """
-  nodes, shared = cut.nodes, {n for n, o in outward if o not in outputs}
+  nodes, meeting = cut.nodes, meets(graph, cut.nodes)
+  most = bounds.again_meeting if meeting else bounds.again
+  free = meeting and not bounds.again_ragged
+  shared = {n for n, o in outward if o not in outputs and not (free and graph.is_ragged(o))}
   if len(shared) <= most:
     return False
   found: dict[str, int] = {}
