@@ -114,8 +114,11 @@ def _choices(
     options = [] if in_memory else list(found.get(tensor, ()))
     if own:
       options = [c for c in options if _feeds(graph, c, limits, tensor)]
+    if len(graph.consumers.get(tensor, ())) > 1:
+      options = [c for c in options if graph.with_readers.isdisjoint(c.nodes)]
     if own and borders.regrouped(tensor):
-      options = [c for c in options if borders.may_contract(node.name, c.nodes)]
+      weight = graph.is_moved_weight(tensor)
+      options = [c for c in options if borders.may_contract(node.name, c.nodes, weight=weight)]
     moved = graph.is_read_as_weight(tensor, node)  # no kernel reads it as an activation
     picks = graph.picks(node, tensor)
     natural = (borders.is_natural(tensor) or picks) and not moved
@@ -144,6 +147,7 @@ def _behind_new_borders(
     if cuts
     and graph.inside(tensor)
     and not borders.is_natural(tensor)
+    and not borders.is_inseparable(tensor)
     and not graph.is_read_as_weight(tensor, node)
   }
   more = [(tensor, [*cuts, _border(tensor)] if tensor in inside else cuts) for tensor, cuts in choices]

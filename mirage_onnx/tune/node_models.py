@@ -18,6 +18,7 @@ from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.importer.split_projections import parts_of_one, whole_projections
+from mirage_onnx.importer.split_windows import whole_windows, windows_of
 from mirage_onnx.ir import DType, as_input
 from mirage_onnx.ir.program import Node, Program, Tensor
 from mirage_onnx.tune.baseline import FREE
@@ -52,9 +53,10 @@ def distinct_nodes(
   values, wanted = known_values(loaded), set(names)
   found: dict[str, list[NodeModel]] = {}
   nodes = {n.name: n for n in program.nodes}
-  wholes = (p for p in parts_of_one(loaded.proto, loaded.node_names) if not wanted.isdisjoint(p))
+  wholes = [f(loaded.proto, loaded.node_names) for f in (parts_of_one, windows_of)]
+  wanted_wholes = [p for some in wholes for p in some if not wanted.isdisjoint(p)]
   asked = [(n, ()) for n in program.nodes if n.name in wanted]
-  for node, parts in [*asked, *((_whole([nodes[n] for n in p]), p) for p in wholes)]:
+  for node, parts in [*asked, *((_whole([nodes[n] for n in p]), p) for p in wanted_wholes)]:
     if not _is_asked(node, program, values):
       continue
     hollow = node_model(loaded, program, node, values, parts, hollow=True)
@@ -97,6 +99,7 @@ def node_model(
   )  # fmt: skip
   model = model_of(loaded, graph)
   whole_projections(model)
+  whole_windows(model)
   return model
 
 
@@ -126,7 +129,8 @@ def _whole(parts: Sequence[Node]) -> Node:
   """One node with the inputs of all parts, and the outputs of the last."""
   made = {o for p in parts for o in p.outputs}
   inputs = tuple(i for p in parts for i in p.inputs if i not in made)
-  return replace(parts[-1], name=whole_name([p.name for p in parts]), inputs=inputs)
+  last = parts[-1]
+  return replace(last, name=whole_name([p.name for p in parts]), op_type=last.part_of, inputs=inputs)
 
 
 def _caches(node: Node, program: Program) -> list[str]:
