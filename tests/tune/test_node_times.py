@@ -164,7 +164,7 @@ def test_a_step_with_a_cache_is_asked_and_shared_out():
   assert shared_caches(model.graph) == {"present_k": "past_k", "present_v": "past_v"}
   session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
   assert all(np.isfinite(y.astype(float)).all() for y in session.run(None, feeds))
-  shared = in_parts({"it": 20.0, "it/attended": 20.0, "other": 3.0}, loaded)
+  shared = in_parts({"it": 20.0, "it/attended": 20.0, "other": 3.0}, loaded, program)
   assert shared == {"it": 4.0, "it/attended": 16.0, "other": 3.0}
 
 
@@ -187,7 +187,7 @@ def test_an_operator_of_three_nodes_is_asked_as_a_whole(how):
   assert whole.op_type == "Attention" and found[-1].weight_bytes == sum(n.weight_bytes for n in found[:-1])
   asked = {n.node.name: us for n, us in zip(found, (4.0, 1.0, 5.0, 20.0), strict=True)}
   by_part = lambda *us: dict(zip(parts, us, strict=True))  # noqa: E731
-  assert in_parts({**asked, "x": 1.0}, loaded) == {**by_part(8.0, 2.0, 10.0), "x": 1.0}
+  assert in_parts({**asked, "x": 1.0}, loaded, program) == {**by_part(8.0, 2.0, 10.0), "x": 1.0}
   del asked[parts[2]]
-  assert in_parts(asked, loaded) == by_part(4.0, 1.0, 15.0)
+  assert in_parts(asked, loaded, program) == by_part(4.0, 1.0, 15.0)
   assert distinct_nodes(loaded, program, ["x"]) == {}
