@@ -17,6 +17,7 @@ from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.quads_text import issue_quads, parts_of_ranks
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
+from mirage_onnx.codegen.tiled.savers_text import first_of_savers, savers
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
@@ -134,7 +135,11 @@ class _Emitter:
       if loop:
         ahead.begin()
       self._loop(ahead, loop)
-    self._all(steps.after, ahead)
+    alone = first_of_savers(self.values, steps.after)
+    self._all(steps.after[:alone], ahead)
+    if steps.after[alone:]:
+      with writer.where(savers(self.values)):
+        self._all(steps.after[alone:], ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")
