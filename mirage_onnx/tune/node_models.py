@@ -33,7 +33,8 @@ MOST_BYTES = 2 << 30
 class NodeModel:
   """One node as a model. ``text``: what its time depends on; ``weight_bytes``: of constants and caches.
 
-  ``parts``: names of the nodes that are ``node`` together.
+  ``parts``: names of the nodes that are ``node`` together; ``beside``: of those of the operator that it is a
+  part of, without whose times its own is of no use.
   """
 
   node: Node
@@ -41,6 +42,7 @@ class NodeModel:
   moved_bytes: int
   weight_bytes: int
   parts: tuple[str, ...] = ()
+  beside: tuple[str, ...] = ()
 
 
 def distinct_nodes(
@@ -55,7 +57,8 @@ def distinct_nodes(
   nodes = {n.name: n for n in program.nodes}
   wholes = [f(loaded.proto, loaded.node_names) for f in (parts_of_one, windows_of)]
   wanted_wholes = [p for some in wholes for p in some if not wanted.isdisjoint(p)]
-  asked = [(n, ()) for n in program.nodes if n.name in wanted]
+  beside = {n: p for p in wanted_wholes for n in p}
+  asked = [(n, ()) for n in program.nodes if n.name in wanted or n.name in beside]
   for node, parts in [*asked, *((_whole([nodes[n] for n in p]), p) for p in wanted_wholes)]:
     if not _is_asked(node, program, values):
       continue
@@ -65,7 +68,8 @@ def distinct_nodes(
     kept = _caches(node, program)  # which no other node reads before the next run
     weights = sum(_bytes(program.tensors[n]) for n in node.inputs if n in values or n in kept)
     if sum(sizes) <= MOST_BYTES:
-      found.setdefault(text, []).append(NodeModel(node, text, sum(sizes), weights, parts))
+      model = NodeModel(node, text, sum(sizes), weights, parts, beside.get(node.name, ()))
+      found.setdefault(text, []).append(model)
   return {text: tuple(same) for text, same in found.items()}
 
 

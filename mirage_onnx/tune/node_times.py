@@ -191,7 +191,8 @@ def ask_nodes(
 
 
 def _has_any(same: Sequence[NodeModel], useful: Useful) -> bool:
-  return not useful.result().isdisjoint(n.node.name for n in same)
+  wanted = useful.result()
+  return any(n.node.name in wanted or not wanted.isdisjoint((*n.parts, *n.beside)) for n in same)
 
 
 def first_longer_us(small: Sequence[np.ndarray]) -> float:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune import node_times
 from mirage_onnx.tune.machine import Machine
-from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model
+from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model, whole_name
 from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, in_parts, node_us, timed_beside
 from mirage_onnx.tune.ort_run import shared_caches
 
@@ -166,6 +167,29 @@ def test_a_step_with_a_cache_is_asked_and_shared_out():
   assert all(np.isfinite(y.astype(float)).all() for y in session.run(None, feeds))
   shared = in_parts({"it": 20.0, "it/attended": 20.0, "other": 3.0}, loaded, program)
   assert shared == {"it": 4.0, "it/attended": 16.0, "other": 3.0}
+
+
+def test_parts_are_asked_with_the_whole_and_each_other(tmp_path):
+  """Where one of them is of use: what the others take is part of what it is worth."""
+  loaded = load_model(projecting())
+  program = import_model(loaded)
+  (parts,) = parts_of_one(loaded.proto, loaded.node_names)
+  nodes = distinct_nodes(loaded, program, [n.name for n in program.nodes])
+  asked = []
+
+  def clock(n):
+    asked.append(n.node.name)
+    return np.full((2, node_times.SAMPLES), 5.0)
+
+  for wanted in ({parts[0]}, {*parts[1:]}, {n.name for n in program.nodes} - {*parts}):
+    useful = Future()
+    useful.set_result(wanted)
+    asked.clear()
+    found = ask_nodes(
+      nodes, clock, KeptFolder(tmp_path / str(len(wanted)), {}), time.monotonic() + 60, useful
+    )
+    own = {*parts, whole_name(parts)}
+    assert found.keys() & own == (own if wanted & {*parts} else set()) == {*asked} & own
 
 
 @pytest.mark.parametrize("how", [{}, {"mask": "keys"}, {"mask": "ends"}], ids=str)
