@@ -41,11 +41,12 @@ def test_a_region_has_all_from_the_product_on_or_nothing(limits, bias):
     parts = {n.rpartition("/")[2] for n in c.nodes if "/" in n}
     assert not parts or parts == {"weights", "columns", *BEHIND} - (set() if bias else {"sum"})
   (y,) = (n.output[0] for n in loaded.proto.graph.node if n.name.startswith("Conv") and "/" not in n.name)
-  ends = {o for c in own for o in c.outputs}
-  # The image, its rows in front of the concatenation, and what is behind that.
-  assert y in ends and len(ends) == 3 and {loaded.given.graph.output[0].name} <= ends
-  # Where nothing is known of parts there is what there was: what is behind the image.
-  assert any(c.outputs == {loaded.given.graph.output[0].name} and c not in own for c in every)
+  (rows,) = (i for n in loaded.proto.graph.node if n.op_type == "Concat" for i in n.input[1:])
+  # Where nothing is timed, and so nothing known of parts, there is the border that there was.
+  border, last = rows if limits is TIMED else y, loaded.given.graph.output[0].name
+  assert {o for c in own for o in c.outputs} == {border, last}
+  (behind,) = (c for c in every if c.outputs == {last} and c not in own)
+  assert border in behind.reads
 
 
 def test_nobody_computes_the_product_again():

@@ -13,11 +13,11 @@ MANY_PARTS = 4
 class Borders:
   """The borders that regions of a program may have, each looked for once.
 
-  ``reductions``: as of ``cuts.Limits``.
+  ``reductions``, ``rows_apart``: as of ``cuts.Limits``.
   """
 
-  def __init__(self, graph: Graph, *, reductions: bool = False) -> None:
-    self.graph, self._reductions = graph, reductions
+  def __init__(self, graph: Graph, *, reductions: bool = False, rows_apart: bool = True) -> None:
+    self.graph, self._reductions, self._rows_apart = graph, reductions, rows_apart
     self._natural: dict[str, bool] = {}
 
   def is_natural(self, tensor: str) -> bool:
@@ -138,15 +138,25 @@ class Borders:
     return False
 
   def _ends_parts(self, node: Node, readers: tuple[str, ...]) -> bool:
-    """Whether inseparable parts of one operator end here, or behind them moves in front of a concatenation.
+    """Whether inseparable parts of one operator end here.
 
-    As they are a border was here before the operator was taken apart. Beside others each sequence has rows of
-    its own; by itself all rows are one matrix.
+    A border was here before it was taken apart. Where moves and a concatenation follow, it is behind the
+    moves: beside others each sequence has rows of its own, by itself all rows are one matrix.
     """
-    graph = self.graph
-    last = (n for n in self._chain(node.name, down=False) if self._is_last(n))
-    steps = (s for r in readers for s in graph.node[r].steps)
-    return self._is_last(node.name) or (any(s.op == "concat" for s in steps) and any(last))
+    if not self._rows_apart:
+      return self._is_last(node.name)
+    if self._are_put_together(readers):
+      return any(self._is_last(n) for n in self._chain(node.name, down=False))
+    if not self._is_last(node.name):
+      return False
+    end = self._chain(readers[0], down=True) if len(readers) == 1 else ()
+    moves = [n for n in end if not self._are_put_together((n,))]
+    last = self.graph.node[moves[-1]].outputs[0] if moves else ""
+    return not self._are_put_together(self.graph.consumers.get(last, ()))
+
+  def _are_put_together(self, names: tuple[str, ...]) -> bool:
+    """Whether one of these nodes puts parts beside each other."""
+    return any(s.op == "concat" for n in names for s in self.graph.node[n].steps)
 
   def _is_last(self, name: str) -> bool:
     """Whether a node is the last of inseparable parts."""

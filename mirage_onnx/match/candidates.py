@@ -92,7 +92,7 @@ def find_candidates(
   """
   bounds = limits or Limits()
   graph = Graph(program)
-  borders = Borders(graph, reductions=bounds.reductions)
+  borders = Borders(graph, reductions=bounds.reductions, rows_apart=bounds.rows_apart)
   cuts, maker = find_cuts(borders, bounds, until), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}
   failures: dict[str, Rejection] = {}

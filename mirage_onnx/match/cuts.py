@@ -54,6 +54,9 @@ class Limits:
   reductions: bool = False
   #: Whether of cones that contract activations one is kept that reads nothing of a product with a weight.
   sums_apart: bool = True
+  #: Whether the border behind parts of an operator is in front of the concatenation that reads them, where
+  #: they are one matrix, and not where the operator ended.
+  rows_apart: bool = True
 
 
 #: Where kernels are timed.
@@ -63,7 +66,7 @@ TIMED = Limits()
 STEPS = Limits(again=1, again_meeting=1)
 #: Where nothing is timed: attention computes nothing again (a third of the regions of BERT-base), of which
 #: the choice by prediction loses nothing; norms before products do (a LLaMA layer: 56 us, 75 without).
-PREDICTED = Limits(weights_depth=3, again_meeting=0, fewest=False, sums_apart=False)
+PREDICTED = Limits(weights_depth=3, again_meeting=0, fewest=False, sums_apart=False, rows_apart=False)
 
 
 def limits_of(*, steps: bool, timed: bool) -> Limits:
