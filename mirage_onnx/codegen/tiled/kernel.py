@@ -196,9 +196,9 @@ class _Emitter:
     for n, (first, end, whole) in enumerate(self._loops(turns)):
       names.whole = whole
       names.names, names.issued, names.zeroed = dict(kept[0]), set(kept[1]), set(kept[2])
-      names.beside = names.late.loops[n][2] if names.late else None
+      names.beside = names.late is not None and n == 0
       self._steps(ahead, first, end)
-    names.whole, names.beside = False, None
+    names.whole = names.beside = False
     if self.plan.lowering.under_way:
       issue(names, self._shared_by_rows())
       self._issue_tiles()
@@ -211,8 +211,9 @@ class _Emitter:
     if turns:
       return turns.loops
     if names.late:
-      loops, steps = names.late.loops, names.late.steps
-      return tuple((str(first), "steps" if end == steps else str(end), False) for first, end, _ in loops)
+      some = names.late.first_steps
+      between = (names.first, str(some), False)
+      return (between, (str(some), "steps", False)) if some < names.late.steps else (between,)
     if isinstance(self.threads.feed, Feed) and names.first == "0":
       return (("0", "1", False), ("1", "steps", False))
     return ((names.first, "steps", False),)
@@ -238,14 +239,9 @@ class _Emitter:
     issue_quads(names, held, view, names.own(held.index))
 
   def _steps(self, ahead: SharedRing, first: str, end: str) -> None:
-    writer, late, share = self.writer, self.values.late, self.values.beside
-    if not share:
-      writer.line("#pragma unroll 1")
-    with (
-      late.steps_of(self.values, share)
-      if late and share
-      else writer.block(f"for (int step = {first}; step < {end}; ++step)")
-    ):
+    writer = self.writer
+    writer.line("#pragma unroll" if self.values.beside else "#pragma unroll 1")
+    with writer.block(f"for (int step = {first}; step < {end}; ++step)"):
       self.pieces.declare_step(writer, "step")
       issue(self.values, self.plan.issued.body)
       self._all(self.threads.steps.body, ahead)

@@ -9,8 +9,7 @@ H100: 47.7 us, 45.8 stored late, 44.1 with functions between products; with all 
 and a branch for each step, 52.7.)
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage_onnx.codegen.elementwise import literal
@@ -30,29 +29,6 @@ from mirage_onnx.lower.thread_graph import ThreadGraph
 
 #: Registers of a thread beside results and what is kept of them.
 BESIDE = 48
-#: Steps of an iteration of the loop that has functions between its products; 0: all steps are written out.
-ROLLED = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-  """What steps have of what is kept: ``words`` of four bytes, over steps from ``first`` to ``end``.
-
-  ``by``: steps of an iteration; 0: all are written out. ``unit``: the first of 16 bytes; an iteration has as
-  many more as it takes.
-  """
-
-  first: int
-  end: int
-  words: int
-  each: int
-  by: int = 0
-  unit: int = 0
-
-  @property
-  def units(self) -> int:
-    """Of an iteration."""
-    return self.words // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +48,7 @@ class LateStores:
   behind: tuple[int, ...] = ()
 
   @property
-  def loops(self) -> tuple[tuple[int, int, Share | None], ...]:
-    """The first step and the end of each loop, and what it has of what is kept.
-
-    Functions are in a loop of few steps: written out for all of them they are more than the instruction cache
-    holds. What is kept is a queue then, of which an iteration takes the first; the step in front has none.
-    """
-    words, steps = 4 * self._count, self.steps
-    if not self._is_rolled:
-      some = self._first_steps
-      first = (0, some, Share(0, some, words, self._each))
-      return (first, (some, steps, None)) if some < steps else (first,)
-    turns = (steps - 1) // ROLLED
-    end = 1 + ROLLED * turns
-    taken = self._count // turns
-    left = self._count - taken * turns
-    if left > 2 * (steps - end):
-      taken, left = -(-self._count // turns), 0
-    loops = [(0, 1, None), (1, end, Share(1, end, 4 * taken, -(-4 * taken // ROLLED), ROLLED))]
-    if end < steps:
-      own = Share(end, steps, 4 * left, -(-4 * left // (steps - end)), unit=taken * turns)
-      loops.append((end, steps, own if left else None))
-    return tuple(loops)
-
-  @property
-  def _is_rolled(self) -> bool:
-    return bool(ROLLED and self.behind) and self.steps > ROLLED
-
-  @property
-  def _each(self) -> int:
+  def each(self) -> int:
     """Words of four bytes that one step has, so that all of the first steps have as many."""
     if self.behind:
       return -(-4 * self._count // self.steps)
@@ -109,9 +57,9 @@ class LateStores:
     )
 
   @property
-  def _first_steps(self) -> int:
+  def first_steps(self) -> int:
     """Those between whose products there are stores."""
-    return -(-4 * self._count // self._each)
+    return -(-4 * self._count // self.each)
 
   @property
   def _count(self) -> int:
@@ -138,46 +86,17 @@ class LateStores:
       writer.line(f"late_rows = {w.pieces.size(r)} - {spot.known[r]};")
       writer.line(f"late_columns = {w.pieces.size(c)} - c;")
 
-  @contextmanager
-  def steps_of(self, w: ValueWriter, share: Share) -> Iterator[None]:
-    """Inside stands one of the steps that have a share."""
-    writer = w.writer
-    if not share.by:
-      writer.line("#pragma unroll")
-      with writer.block(f"for (int step = {share.first}; step < {share.end}; ++step)"):
-        yield
-      return
-    writer.line("#pragma unroll 1")
-    with writer.block(f"for (int from = {share.first}; from < {share.end}; from += {share.by})"):
-      writer.line("#pragma unroll")
-      with writer.block(f"for (int step = from; step < from + {share.by}; ++step)"):
-        yield
-      writer.line("#pragma unroll")
-      with writer.block(f"for (int n = 0; n < {4 * self._count - share.words}; ++n)"):
-        writer.line(f"{self._word('n')} = {self._word(f'(n + {share.words})')};")
-
-  def _word(self, n: str) -> str:
-    """A pair of what is kept."""
-    return f"late[{n} / {4 * self.columns}][{n} / 4 % {self.columns}][{n} % 4]"
-
-  def between(self, w: ValueWriter, share: Share, product: int, products: int) -> None:
+  def between(self, w: ValueWriter, product: int, products: int) -> None:
     """A share of what a step computes, behind one of its ``products``."""
-    each = share.each
-    partial = share.words % each != 0
-    first = "from" if share.by else str(share.first)
-    step = "step" if first == "0" else f"(step - {first})"
-    for q in range(each * product // products, each * (product + 1) // products):
-      n = f"({total(times(step, each), str(q))})"
-      with w.writer.scope(partial, f"if ({n} < {share.words})"):
-        self._compute(w, self._word(n), str(q))
-        steps = share.by or share.end - share.first
-        last = {(k * each + q) % 4 == 3 for k in range(steps)}
+    partial = 4 * self._count % self.each != 0
+    for q in range(self.each * product // products, self.each * (product + 1) // products):
+      n = f"({total(times('step', self.each), str(q))})"
+      with w.writer.scope(partial, f"if ({n} < {4 * self._count})"):
+        self._compute(w, f"late[{n} / {4 * self.columns}][{n} / 4 % {self.columns}][{n} % 4]", str(q))
+        last = {(step * self.each + q) % 4 == 3 for step in range(self.first_steps)}
         if True in last:  # in some step; where it is not in all of them, a step asks
           with w.writer.block(f"if ({n} % 4 == 3)" if False in last else ""):
-            if share.by or share.unit:
-              self._store_next(w, share, f"{n} / 4")
-            else:
-              self._store(w, f"{n} / 4")
+            self._store(w, f"{n} / 4")
 
   def store(self, w: ValueWriter) -> None:
     """All that is kept."""
@@ -186,18 +105,6 @@ class LateStores:
       for word in range(4):
         self._compute(w, f"late[n / {self.columns}][n % {self.columns}][{word}]", str(word))
       self._store(w, "n")
-
-  def _store_next(self, w: ValueWriter, share: Share, n: str) -> None:
-    """The same of one of a queue. A branch around what says where would divide the products of a step."""
-    i, j, line = f"unit / {self.columns}", f"unit % {self.columns}", w.writer.line
-    taken = f"(from - {share.first}) / {share.by} * {share.units}" if share.by else str(share.unit)
-    line(f"const int unit = {total(taken, n)};")
-    line(f"const ptx::U4 eight = quad_turned(late[{n} / {self.columns}][{n} % {self.columns}], t);")
-    to = f"late_to + {i} * {8 * self.stride} + {j} * {8 * QUAD_TILES}"
-    line(f"{self.view.storage}* to = ptx::pinned({to});")
-    most = f"unit < {self._count} && " if share.by else ""
-    line(f"const bool there = {most}{i} * 8 < late_rows && {j} * {8 * QUAD_TILES} < late_columns;")
-    line("if (there) ptx::st_v4(to, eight);")
 
   def _store(self, w: ValueWriter, n: str) -> None:
     """Of 16 bytes, whose results are there."""

@@ -26,7 +26,7 @@ from mirage_onnx.lower.shared import SharedTile
 from mirage_onnx.lower.steps import Held
 
 if TYPE_CHECKING:
-  from mirage_onnx.codegen.tiled.late_stores_text import LateStores, Share
+  from mirage_onnx.codegen.tiled.late_stores_text import LateStores
   from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 
 
@@ -64,8 +64,8 @@ class ValueWriter:
   step with which the loop begins. ``feed``: what others copy for those that compute.
   ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
   behind the sums of all ranks (``quads_text.py``); 0: each has all.
-  ``late``: results are kept, and stored beside the next products; ``beside``: what of them is stored beside
-  those that are written.
+  ``late``: results are kept, and stored beside the next products; ``beside``: functions of what is kept are
+  computed beside those that are written.
   """
 
   graph: UGraph
@@ -81,7 +81,7 @@ class ValueWriter:
   whole: bool = False
   apart: int = 0
   late: LateStores | None = None
-  beside: Share | None = None
+  beside: bool = False
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:

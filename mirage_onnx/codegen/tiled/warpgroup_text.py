@@ -146,7 +146,7 @@ def _issue(
     call = "wgmma<true>" if turned else "wgmma"
     line(f"{call}({tag(w.ops[op.args[0]].dtype)}{{}}, {accumulators}, {first}, {second});", index)
     if w.late and w.beside:
-      w.late.between(w, w.beside, k, steps)
+      w.late.between(w, k, steps)
   line("ptx::wgmma_commit();")
 
 

@@ -7,7 +7,6 @@ import pytest
 import tiled_kernels
 from tiled_kernels import near
 
-from mirage_onnx.codegen.tiled import late_stores_text
 from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams
@@ -31,19 +30,6 @@ CASES = {
     GELU.replace("f16", "bf16"), 128, 192, warps=12, stages=3, teams=1, late=2, a0=397, a1=264, a2=264
   ),
 }
-
-
-@pytest.mark.parametrize("rolled", [1, 2, 3])
-@pytest.mark.parametrize("name", [n for n in CASES if "functions" in n])
-def test_functions_in_a_loop(monkeypatch, name, rolled):
-  """What is kept moves on by what an iteration takes, and behind the loop stands what is left."""
-  monkeypatch.setattr(tiled_kernels, "H200", FEW)
-  monkeypatch.setattr(late_stores_text, "ROLLED", rolled)
-  near([CASES[name]], bound=2e-2)
-  text = emit(CASES[name], FEW).text
-  (params,) = CASES[name].params
-  steps = -(-CASES[name].extents["a1"] // params.loop_tile)
-  assert text.count(f"from += {rolled})") == (steps > rolled)
 
 
 @pytest.mark.parametrize("name", CASES)
