@@ -44,6 +44,8 @@ class Graph:
     #: Nodes that contract, and those of them whose every contraction has a weight.
     self.contracting = frozenset(n for n, count in self._contractions.items() if count)
     self.contracting_weights = frozenset(n for n in self.contracting if self.contracts_weight(n))
+    #: Parts of operators whose products nobody computes twice: they are no more than ONNX Runtime's own.
+    self.with_readers = frozenset(n.name for n in program.nodes if n.with_reader)
     self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
     self._yielding = self._yielding_weights()
     #: Nodes that pick rows of a table that are no weights: activations.
