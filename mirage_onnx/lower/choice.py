@@ -6,6 +6,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.instructions import MMA
 from mirage_onnx.ir.spec import check_ugraph
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, Phase, UGraph
+from mirage_onnx.lower.in_place import update_of
 from mirage_onnx.lower.row_graph import row_graph
 from mirage_onnx.lower.stream_graph import stream_graph
 from mirage_onnx.lower.thread_graph import ThreadGraph
@@ -44,6 +45,8 @@ def lowered(
   if few_bits and special is not stream_graph and params.instruction == MMA.name:
     why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
     raise RejectionError("EMIT_UNSUPPORTED", why)
+  if special is row_graph and update_of(graph, kernel) is None:
+    special = None
   if special is not None and kernels == 1:
     try:
       return special(graph, kernel, params, extents, target)

@@ -66,6 +66,8 @@ class Lowering(Demand):
     for number, save in enumerate(self.kernel.saves):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
+    if self.assignment.in_rows:
+      self.after.sort(key=lambda s: not isinstance(s, do.Fetch))
     inside = [s.index for s in self.body if isinstance(s, do.Contract)]
     self.inside, self.under_way, self.late = frozenset(inside), self._under_way(inside), self._late(inside)
     body = [do.Advance(-1), *self.body] if self.ring else self.body
@@ -114,7 +116,7 @@ class Lowering(Demand):
     """Constants stand where they are used; the running value keeps what it was."""
 
   def _load(self, index: int) -> None:
-    if index in self.computed:
+    if index in self.computed or self.assignment.in_rows:
       return
     op = self.ops[index]
     scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at

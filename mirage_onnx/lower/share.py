@@ -12,7 +12,7 @@ from math import prod
 
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.ugraph import KTensor, Phase
-from mirage_onnx.lower.assign import Assignment, partial_folds, vector_frames
+from mirage_onnx.lower.assign import Assignment, partial_folds, row_frame, vector_frames
 from mirage_onnx.lower.forms import MMA, Form, Side, Warps, length
 from mirage_onnx.lower.pieces import Piece
 
@@ -45,6 +45,10 @@ def _vector_ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTens
   """Of a kernel without contractions: every frame with its best split."""
   kernel, pieces, needed = assignment.kernel, assignment.pieces, assignment.needed
   found: list[Way] = []
+  if row := row_frame(kernel, pieces, needed, warps):
+    framed = replace(assignment, frames=(row,), in_rows=True)
+    forms = {i: row.of(assignment.own(i).values()) for i in assignment.values()}
+    return [(0, framed, forms, Warps(((row.g or row.t, warps),) if warps > 1 else (), warps))]
   number: dict[tuple[Piece, ...], int] = {}  # values over the same pieces lie alike
   over = {i: number.setdefault(tuple(assignment.own(i).values()), len(number)) for i in assignment.values()}
   for frame in vector_frames(kernel, pieces, needed):

@@ -21,6 +21,7 @@ from mirage_onnx.lower.lowered import MOST_FETCHED, MOST_FETCHED_FED, Lowered
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.near import with_near
 from mirage_onnx.lower.pieces import Pieces
+from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.ring_feed import RingFeed, ring_barrier_bytes, ring_feed
 from mirage_onnx.lower.share import ways
 from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
@@ -100,6 +101,7 @@ def tiled_graph(
   return ThreadGraph(
     graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, size,
     plan.pieces.most_steps, plan.lowering.stages, live, standing=blocks, kernels=kernels, feed=feed,
+    ahead=plan.lowering.assignment.in_rows and reads_ahead(graph, kernel, extents),
   )  # fmt: skip
 
 
@@ -156,7 +158,7 @@ def _laid_out(
         computed=computed_masks(kernel, tensors, extents) if own else {},
         most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
       )  # fmt: skip
-      plan = _best_held(partial(_plan, lower, pieces, params, target), 32 * warps.total)
+      plan = _best_held(partial(_plan, lower, pieces, params, target), 32 * warps.total, framed.in_rows)
     except RejectionError as error:
       refused = refused or error
       continue
@@ -171,8 +173,12 @@ def _laid_out(
   return best
 
 
-def _best_held(make: Callable[[int, float], tuple[TiledPlan, int]], threads: int) -> tuple[TiledPlan, int]:
+def _best_held(
+  make: Callable[[int, float], tuple[TiledPlan, int]], threads: int, in_rows: bool
+) -> tuple[TiledPlan, int]:
   """The plan with most computed values in registers that has room for them."""
+  if in_rows:  # which are short
+    return make(HELD[0], inf)
   for held in HELD[:-1]:
     with suppress(RejectionError):
       return make(held, min(_MOST_LIVE, _BLOCK_HOLDS // threads))

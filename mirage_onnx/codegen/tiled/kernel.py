@@ -56,7 +56,9 @@ def emit_tiled(
   values = ValueWriter(graph, plan.lowering, pieces, writer)
   values.apart = parts_of_ranks(values, threads)
   values.late = late_stores(values, threads)
-  emitter = _Emitter(threads, plan, pieces, values, writer, one)
+  emitter = _Emitter(
+    threads, plan, pieces, values, writer, one, waits=target.has_pdl and plan.lowering.assignment.in_rows
+  )
   feed: FeedText | RingFeedText | None = None
   given = one.given
   if isinstance(threads.feed, Feed):
@@ -69,7 +71,7 @@ def emit_tiled(
   def body() -> None:
     if feed:
       feed.barriers()
-    if target.has_pdl:
+    if target.has_pdl and not emitter.waits:
       writer.wait()
     emitter.prologue()
     if isinstance(feed, RingFeedText):
@@ -94,9 +96,10 @@ class _Emitter:
   values: ValueWriter
   writer: Writer
   one: OneLaunch
+  waits: bool
 
   def prologue(self) -> None:
-    """Lanes, warps, pieces and shared tiles."""
+    """Lanes, warps, pieces and shared tiles; ``waits``: for the kernels before, when weights are on their way."""
     lowering, pieces = self.plan.lowering, self.pieces
     writer = PinningWriter(self.writer) if lowering.warpgroup else self.writer
     writer.line("const int g = ptx::lane() / 4;")
@@ -104,14 +107,31 @@ class _Emitter:
     digits(writer, self.plan.warps, self.threads.feed.teams if self.threads.feed else 1)
     if not self.threads.standing:
       first = self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else ""
-      pieces.declare_all(writer, self.threads.graph, first)
-    declare_rows(pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents)
+      if self.plan.lowering.assignment.in_rows:  # which take all of a tensor
+        pieces.declare(writer, first)
+      else:
+        pieces.declare_all(writer, self.threads.graph, first)
+    rows = pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents
+    if self.threads.ahead:
+      declare_rows(*rows)
+    for step in self._first() if self.waits else ():
+      write_step(self.values, step)
+    if self.waits:
+      writer.wait()
+    if not self.threads.ahead:
+      declare_rows(*rows)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():
       at = self.plan.memory.places[tile.name] // tile.unit_bytes
       base = f"ptx::smem<{storage(tile.dtype)}>()" + (f" + {at}" if at else "")
       name = f"{tile.name}_ring" if tile.name in ringed else tile.name
       writer.line(f"{storage(tile.dtype)}* {name} = {base};")
+
+  def _first(self) -> list[Fetch]:
+    """Loads that no kernel before writes to: of weights, or all."""
+    loads = (s for s in self.threads.steps.after if isinstance(s, Fetch))
+    ops, values = self.values.ops, self.values
+    return [s for s in loads if self.threads.ahead or not values.view(ops[s.index].tensor).coherent]
 
   def run(self) -> None:
     """The three runs."""
@@ -134,7 +154,8 @@ class _Emitter:
       if loop:
         ahead.begin()
       self._loop(ahead, loop)
-    self._all(steps.after, ahead)
+    first = self._first() if self.waits else ()
+    self._all(tuple(s for s in steps.after if s not in first), ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")

@@ -32,11 +32,14 @@ def barrier(w: ValueWriter, step: do.ThreadBarrier) -> None:
 def fetch(w: ValueWriter, step: do.Fetch) -> None:
   """A tile of a tensor to registers; widens what was issued before."""
   held, op, own = step.to, w.ops[step.index], w.own(step.index)
+  if _in_vectors(w, held.form, view := w.view(op.tensor), own):
+    _load_vectors(w, held, view)
+    return
   pairs = in_pairs(w.lowering, held)
   early = held in w.issued
   if not early:
     w.writer.comment(f"%{step.index}: {op.tensor}, {held.form.text}.")
-  if w.lowering.warpgroup and pairs and not early and in_quads(w, held.form, view := w.view(op.tensor), own):
+  if w.lowering.warpgroup and pairs and not early and in_quads(w, held.form, view, own):
     load_quads(w, held, view, own)
     return
   if pairs and not early:
@@ -52,6 +55,33 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
       w.writer.line(f"{to} = {w.view(op.tensor).widened(bits)};", step.index)
     else:
       w.writer.line(f"{to} = {w.loaded(step.index, spot)};", step.index)
+
+
+def _in_vectors(w: ValueWriter, form: Form, view: TensorText, own: Mapping[str, Piece]) -> bool:
+  """Whether the neighbours that a lane has are one vector in memory."""
+  several = w.lowering.assignment.in_rows and form.t and form.lanes.pack > 1
+  if not several or view.tensor.places:
+    return False
+  (p,) = form.t
+  return own.get(p.axis) == p and view.together(p.axis, form.lanes.pack)
+
+
+def _load_vectors(w: ValueWriter, held: Held, view: TensorText) -> None:
+  own = w.own(held.index)
+  name = w.declare(held, "0.0f" if not all(p.exact for p in own.values()) or not _covered(w, held.form) else None)
+  with w.walk(held.form, packed=True) as spot:
+    first = spot.half(0)
+    first.declare(own.values())
+    address = view.address(w.global_index(view, own, first))
+    to = f"{name}{spot.subscript(held.form, packed=True)}"
+    text = f"load_vector<{view.tag}, {view.path}>({address}, {to});"
+    w.writer.line(conditional(first.exists(own.values()), text), held.index)
+
+
+def _covered(w: ValueWriter, form: Form) -> bool:
+  """Whether all that lanes have of a value exists."""
+  sides = ((form.g, form.lanes.groups), (form.t, form.lanes.inner))
+  return all(w.lowering.warps.covers(side, tile) for side, tile in sides if side)
 
 
 def _bits_name(w: ValueWriter, held: Held) -> str:
@@ -180,7 +210,10 @@ def store(w: ValueWriter, step: do.Store) -> None:
   if lowering.warpgroup and in_quads(w, form, view, own):
     store_quads(w, save.arg, form, view, own, conditions)
     return
-  with w.walk(form) as spot:
+  vectors = _in_vectors(w, form, view, own) and Held(save.arg, form) in lowering.made
+  with w.walk(form, packed=vectors) as spot:
+    if vectors:
+      whole, spot = spot, spot.half(0)
     spot.declare(own.values())
     index = {}
     for axis in view.tensor.axes:
@@ -188,6 +221,10 @@ def store(w: ValueWriter, step: do.Store) -> None:
         index[axis] = block_index(grid, grid.axes[save.omap.index(axis)].dim or 0)
       else:
         index[axis] = total(w.pieces.first(own[axis]), spot.known[own[axis]])
-    text = view.store(index, w.element(save.arg, spot))
+    if vectors:
+      value = w.name(Held(save.arg, form)) + whole.subscript(form, packed=True)
+      text = f"store_vector<{view.tag}>({view.address(index)}, {value});"
+    else:
+      text = view.store(index, w.element(save.arg, spot))
     only = spot.first_copy(own.values()) + spot.exists(own.values())
     w.writer.line(conditional(conditions + only, text), save.arg)

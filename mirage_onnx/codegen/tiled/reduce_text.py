@@ -54,8 +54,9 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
     )  # fmt: skip
     conditions = []
     if not cleared and (not covered or any(not p.exact for p in gone)):
-      spot.declare(gone)
-      conditions = spot.exists(gone)
+      first = spot.half(0) if w.lowering.assignment.in_rows and step.source.t else spot
+      first.declare(gone)
+      conditions = first.exists(gone)
     # The largest multiple is the multiple of the largest.
     scaled = None if conditions or cleared or rule != "Max" else w.scaled(op.args[0])
     value = chosen(conditions, w.taken(op, w.element(scaled[0] if scaled else op.args[0], spot)), neutral)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
-from mirage_onnx.lower.forms import MMA, Form, Side, Warps, length
+from mirage_onnx.lower.forms import MMA, Form, Geometry, Side, Warps, length
 from mirage_onnx.lower.pieces import Piece
 
 #: Iterations that a loop over the elements of a lane is unrolled by where it need not be whole.
@@ -49,10 +49,9 @@ class Spot:
     each = self.warps.tiles(side, tile) * tile
     lane = "0"
     if inner:
-      number = "t" if lanes == MMA else "ptx::lane()"
-      lane = times(number, lanes.pack)
+      lane = times(lane_number(lanes, inner=True), lanes.pack)
     elif lanes.groups > 1:
-      lane = "g"
+      lane = lane_number(lanes, inner=False)
     element = self.at["e"] if inner and lanes.pack > 1 else "0"
     step = times(self.at["j" if inner else "i"], tile)
     return total(times(digit(self.warps, side), each), step, lane, element)
@@ -118,6 +117,15 @@ class Spot:
     return [f"{self.known[p]} == 0" for p in absent if p.length > 1]
 
 
+def lane_number(lanes: Geometry, *, inner: bool) -> str:
+  """Which lane of its group a lane is, or which group it is in."""
+  if lanes == MMA:
+    return "t" if inner else "g"
+  if lanes.groups == 1:
+    return "ptx::lane()" if inner else "0"
+  return f"ptx::lane() {'%' if inner else '/'} {lanes.lanes}"
+
+
 @contextmanager
 def walk(
   writer: Writer,
@@ -160,11 +168,9 @@ def owner(form: Form, warps: Warps) -> list[str]:
     found.append("spare == 0")
   if not form.g and not form.t:
     found.append("ptx::lane() == 0")
-  elif form.lanes == MMA:
-    found += [] if form.g else ["g == 0"]
-    found += [] if form.t else ["t == 0"]
-  elif not form.t:
-    found.append("ptx::lane() == 0")
+  else:
+    found += [] if form.g or form.lanes.groups == 1 else [f"{lane_number(form.lanes, inner=False)} == 0"]
+    found += [] if form.t else [f"{lane_number(form.lanes, inner=True)} == 0"]
   return found
 
 
