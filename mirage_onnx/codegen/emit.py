@@ -21,6 +21,7 @@ from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.lower.stream_graph import StreamedPlan
 from mirage_onnx.lower.tensor_view import kernel_axes, touched_bytes
 from mirage_onnx.lower.thread_graph import ThreadGraph
+from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
 
 #: A kernel that moves so much is not launched before the one in front of it has ended, unless it reads
@@ -60,7 +61,8 @@ def emit_kernel(
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
   small = touched_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
-  small |= isinstance(threads.plan, RowPlan) and threads.plan.update is not None
+  if isinstance(threads.plan, TiledPlan):
+    small |= threads.plan.lowering.assignment.update is not None
   return replace(source, pdl=source.pdl and (small or reads_ahead(graph, kernel, extents)))
 
 

@@ -20,6 +20,7 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS, RUNNING
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase
 from mirage_onnx.lower.forms import MMA, Form, Geometry, Side, Warps, vector
+from mirage_onnx.lower.in_place import InPlace
 from mirage_onnx.lower.min_sum import MinSum, minimise
 from mirage_onnx.lower.pieces import Piece, Pieces
 
@@ -75,7 +76,8 @@ def folded(form: Form, gone: set[Piece]) -> Form | None:
 class Assignment:
   """Forms of values and products by index. A load has none: it is read as it is needed.
 
-  ``in_rows``: threads have vectors of one axis, in few rows or one, and load them before all else.
+  ``in_rows``: threads have vectors of one axis, in few rows or one, and load them before all else;
+  ``update``: outputs in the memory of inputs, then what says whether anything changes comes first.
   """
 
   kernel: Kernel
@@ -84,6 +86,7 @@ class Assignment:
   products: dict[int, ProductForms]
   frames: tuple[Form, ...] = ()
   in_rows: bool = False
+  update: InPlace | None = None
 
   @classmethod
   def of(cls, kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Assignment:
@@ -190,8 +193,8 @@ def row_frame(kernel: Kernel, pieces: Pieces, needed: frozenset[int], warps: int
   A thread has vectors of up to eight neighbours; short rows share a warp.
   """
   inside = {a for op in kernel.ops for a in op.axes if a not in kernel.grid}
-  every = {p for i in needed for p in pieces.of_value[i].values() if p.length > 1}
-  rows = tuple(p for p in every if p.axis not in inside)
+  every = {p for i in needed for p in pieces.of_value[i].values()}
+  rows = tuple(p for p in every if p.axis not in inside and p.length > 1)
   (row, *others) = [p for p in every if p.axis in inside] or (None,)
   threads, rest = divmod(32 * warps, prod(p.length for p in rows))
   loops = kernel.loop is not None or pieces.params.cluster > 1

@@ -45,7 +45,7 @@ def lowered(
   if few_bits and special is not stream_graph and params.instruction == MMA.name:
     why = f"{few_bits} has weights of few bits, and {kernel.name} is no streaming kernel"
     raise RejectionError("EMIT_UNSUPPORTED", why)
-  if special is row_graph and update_of(graph, kernel) is None:
+  if special is row_graph:
     special = None
   if special is not None and kernels == 1:
     try:

@@ -68,6 +68,9 @@ class Lowering(Demand):
       self.after.append(do.Store(number, touched=touched))
     if self.assignment.in_rows:
       self.after.sort(key=lambda s: not isinstance(s, do.Fetch))
+    if update := self.assignment.update:
+      first = [s for s in self.after if s.index in update.early and not isinstance(s, do.Store)]
+      self.before, self.after = first, [s for s in self.after if s not in first]
     inside = [s.index for s in self.body if isinstance(s, do.Contract)]
     self.inside, self.under_way, self.late = frozenset(inside), self._under_way(inside), self._late(inside)
     body = [do.Advance(-1), *self.body] if self.ring else self.body

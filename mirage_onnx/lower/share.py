@@ -14,6 +14,7 @@ from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.ugraph import KTensor, Phase
 from mirage_onnx.lower.assign import Assignment, partial_folds, row_frame, vector_frames
 from mirage_onnx.lower.forms import MMA, Form, Side, Warps, length
+from mirage_onnx.lower.in_place import update_in
 from mirage_onnx.lower.pieces import Piece
 
 #: Lane operations that a meeting of warps costs, that one value through shared memory costs, and
@@ -46,7 +47,7 @@ def _vector_ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTens
   kernel, pieces, needed = assignment.kernel, assignment.pieces, assignment.needed
   found: list[Way] = []
   if row := row_frame(kernel, pieces, needed, warps):
-    framed = replace(assignment, frames=(row,), in_rows=True)
+    framed = replace(assignment, frames=(row,), in_rows=True, update=update_in(tensors, kernel))
     forms = {i: row.of(assignment.own(i).values()) for i in assignment.values()}
     return [(0, framed, forms, Warps(((row.g or row.t, warps),) if warps > 1 else (), warps))]
   number: dict[tuple[Piece, ...], int] = {}  # values over the same pieces lie alike

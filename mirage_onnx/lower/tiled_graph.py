@@ -15,6 +15,7 @@ from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.feed import Feed, barrier_bytes, blocks_of, feed_of
 from mirage_onnx.lower.forms import Warps
 from mirage_onnx.lower.grid import Grid, check_types
+from mirage_onnx.lower.in_place import turns_of
 from mirage_onnx.lower.issued import Issued
 from mirage_onnx.lower.live import most_live
 from mirage_onnx.lower.lowered import MOST_FETCHED, MOST_FETCHED_FED, Lowered
@@ -80,10 +81,13 @@ def tiled_graph(
   """
   plan, live = _laid_out(graph, kernel, params, extents, target)
   grid = plan.pieces.grid
-  if kernels > 1 and (params.cluster > 1 or grid.tiles):
+  if kernels > 1 and (params.cluster > 1 or grid.tiles or plan.lowering.assignment.update):
     raise RejectionError("LAYOUT", f"{kernel.name} has ranks, or blocks that a launch counts, beside others")
   tiles = kernels * prod(grid.launch)
   feed: Feed | RingFeed | None = None
+  assignment = plan.lowering.assignment
+  if assignment.update and (rows := assignment.frames[0].g):
+    grid = grid.in_turns(rows[0].axis, turns_of(grid, rows[0].axis, extents, target))
   size, blocks = plan.memory.size, 0
   if params.teams:
     size += _barriers(plan.lowering)
@@ -101,7 +105,7 @@ def tiled_graph(
   return ThreadGraph(
     graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, size,
     plan.pieces.most_steps, plan.lowering.stages, live, standing=blocks, kernels=kernels, feed=feed,
-    ahead=plan.lowering.assignment.in_rows and reads_ahead(graph, kernel, extents),
+    ahead=assignment.in_rows and reads_ahead(graph, kernel, extents),
   )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.quads_text import issue_quads, parts_of_ranks
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
-from mirage_onnx.codegen.tiled.spot import digits
+from mirage_onnx.codegen.tiled.spot import Spot, digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.turns_text import TurnsText
 from mirage_onnx.codegen.tiled.values import ValueWriter
@@ -33,8 +33,9 @@ from mirage_onnx.codegen.whole_text import whole_kernel
 from mirage_onnx.instructions import INSTRUCTIONS
 from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.lower.feed import Feed
+from mirage_onnx.lower.in_place import InPlace
 from mirage_onnx.lower.issued import in_pairs
-from mirage_onnx.lower.steps import Advance, Copy, Fetch, GatherRanks, Held, ThreadBarrier, ThreadStep
+from mirage_onnx.lower.steps import Advance, Copy, Fetch, Fold, GatherRanks, Held, ThreadBarrier, ThreadStep
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
@@ -49,9 +50,13 @@ def emit_tiled(
       RejectionError: LAYOUT, they are not alike.
   """
   graph, params, extents, pieces = threads.graph, threads.params, threads.extents, PiecesText(plan.pieces)
+  update = plan.lowering.assignment.update
+  if update:
+    pieces.grid = threads.grid
   if plan.unseen and plan.unseen.band.most is not None:
     pieces.backwards = plan.unseen.band.rows  # blocks with most to do first
-  one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch) // threads.sharing)
+  one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch) // threads.sharing,
+                  update.tensors if update else frozenset())  # fmt: skip
   writer = Writer()
   values = ValueWriter(graph, plan.lowering, pieces, writer)
   values.apart = parts_of_ranks(values, threads)
@@ -108,7 +113,7 @@ class _Emitter:
     if not self.threads.standing:
       first = self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else ""
       if self.plan.lowering.assignment.in_rows:  # which take all of a tensor
-        pieces.declare(writer, first)
+        pieces.declare(writer, first, dict.fromkeys(self._turned(), "0"))
       else:
         pieces.declare_all(writer, self.threads.graph, first)
     rows = pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents
@@ -129,14 +134,56 @@ class _Emitter:
 
   def _first(self) -> list[Fetch]:
     """Loads that no kernel before writes to: of weights, or all."""
-    loads = (s for s in self.threads.steps.after if isinstance(s, Fetch))
+    steps, update = self.threads.steps, self.plan.lowering.assignment.update
+    loads = (s for s in (steps.before if update else steps.after) if isinstance(s, Fetch))
+    if self._turned():
+      loads = (s for s in loads if not s.to.form.g)
     ops, values = self.values.ops, self.values
     return [s for s in loads if self.threads.ahead or not values.view(ops[s.index].tensor).coherent]
+
+  def _turned(self) -> dict[str, int]:
+    """The axis of an update that a block has in turns, and elements of one."""
+    plan = self.plan
+    rows = plan.lowering.assignment.frames[0].g if plan.lowering.assignment.update else ()
+    return {p.axis: p.length for p in rows if self.threads.grid != plan.pieces.grid}
+
+  def _run_update(self, update: InPlace, ahead: AheadWriter) -> None:
+    """Only what says whether anything changes is read where nothing does."""
+    writer, steps, plan = self.writer, self.threads.steps, self.plan
+    early = [s for s in steps.before if s not in (self._first() if self.waits else ())]
+    turned = self._turned()
+    of_rows = [s for s in early if turned and plan.lowering.assignment.own(s.index).keys() & turned.keys()]
+    self._all(tuple(s for s in early if s not in of_rows), ahead)
+    turns = next((self.threads.grid.tile(a, plan.pieces.extents).tile // n for a, n in turned.items()), 1)
+    with writer.scope(bool(turned), f"for (int turn = 0; turn < {turns}; ++turn)"):
+      if turned:
+        self.pieces.declare(writer, more={a: f"turn * {n}" for a, n in turned.items()})
+      self._all(tuple(of_rows), ahead)
+      self._where_changed(update, ahead)
+
+  def _where_changed(self, update: InPlace, ahead: AheadWriter) -> None:
+    values, writer, lowering = self.values, self.writer, self.plan.lowering
+    own = values.own(update.condition).values()
+    spot = Spot(writer, self.pieces, lowering.warps, lowering.assignment.frames[0], dict.fromkeys("ije", "0"))
+    spot.declare(own)
+    apart = [f"{values.view(a).pointer} != {values.view(b).pointer}" for a, b in update.pairs]
+    changes = " || ".join([f"{values.element(update.condition, spot)} != 0.0f", *apart])
+    if exists := spot.exists(own):
+      # Lanes behind the last row do not read it while it changes.
+      changes = " && ".join([*exists, f"({changes})"])
+    writer.line(f"const bool changes = {changes};")
+    # Lanes of a warp that reduce do so together; only those whose row changes write.
+    values.changes = any(isinstance(s, Fold) for s in self.threads.steps.after)
+    with writer.block("if (ptx::any(changes))" if values.changes else "if (changes)"):
+      self._all(self.threads.steps.after, ahead)
 
   def run(self) -> None:
     """The three runs."""
     writer, threads, steps = self.writer, self.threads, self.threads.steps
     ahead = AheadWriter(self.values, self.plan.memory)
+    if update := self.plan.lowering.assignment.update:
+      self._run_update(update, ahead)
+      return
     loop = threads.kernel.loop is not None and bool(steps.body)
     turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
     if loop:

@@ -206,6 +206,7 @@ def store(w: ValueWriter, step: do.Store) -> None:
   grid = w.pieces.cut.grid
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
   conditions += first_replica(grid, saved)
+  conditions += ["changes"] if w.changes else []
   w.writer.comment(f"%{save.arg} to {save.tensor}.")
   if lowering.warpgroup and in_quads(w, form, view, own):
     store_quads(w, save.arg, form, view, own, conditions)

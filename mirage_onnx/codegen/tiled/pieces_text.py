@@ -8,6 +8,7 @@ from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.lower.grid import Grid
 from mirage_onnx.lower.pieces import GRID, RANK, STEP, Piece, Pieces
 from mirage_onnx.lower.sizes import count, identifier
 from mirage_onnx.lower.unseen import early_end
@@ -20,6 +21,8 @@ class PiecesText:
   cut: Pieces
   #: Tensor -> the axis along which it ends early, and the variable that says where.
   ends: dict[str, tuple[str, str]] = field(default_factory=dict)
+  #: Of the launch, if blocks have several tiles of an axis, in turns.
+  grid: Grid | None = None
   #: The axis of which the first block has the last tile.
   backwards: str = ""
   #: The variable that says where the loop's axis ends for this kernel, where that is sooner than it does.
@@ -70,9 +73,9 @@ class PiecesText:
     self._declare_sizes(writer)
     self.declare_ends(writer, graph)
 
-  def declare(self, writer: Writer, tile: str = "") -> None:
-    """``first_`` and ``size_`` of what does not move with the loop; ``tile``: see ``declare_firsts``."""
-    declare_firsts(self.cut.grid, writer, tile, self.backwards)
+  def declare(self, writer: Writer, tile: str = "", more: Mapping[str, str] | None = None) -> None:
+    """``first_`` and ``size_`` of what does not move with the loop; the rest as of ``declare_firsts``."""
+    declare_firsts(self.grid or self.cut.grid, writer, tile, self.backwards, more)
     self._declare_sizes(writer)
 
   def _declare_sizes(self, writer: Writer) -> None:
