@@ -164,7 +164,9 @@ class _Emitter:
   def _where_changed(self, update: InPlace, ahead: AheadWriter) -> None:
     values, writer, lowering = self.values, self.writer, self.plan.lowering
     own = values.own(update.condition).values()
-    spot = Spot(writer, self.pieces, lowering.warps, lowering.assignment.frames[0], dict.fromkeys("ije", "0"))
+    form = lowering.assignment.frames[0].of(own)
+    at = dict.fromkeys([*"ije", *(f"q_{p.name}" for p in form.rest)], "0")
+    spot = Spot(writer, self.pieces, lowering.warps, form, at)
     spot.declare(own)
     apart = [f"{values.view(a).pointer} != {values.view(b).pointer}" for a, b in update.pairs]
     changes = " || ".join([f"{values.element(update.condition, spot)} != 0.0f", *apart])
