@@ -188,7 +188,7 @@ def vector_frames(kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Ite
 
 
 def row_frame(kernel: Kernel, pieces: Pieces, needed: frozenset[int], warps: int) -> Form | None:
-  """The frame of a kernel whose block has rows of one axis, if the warps share them out; None: no such kernel.
+  """The frame of a kernel whose block has rows of one axis, if the warps share them out; else None.
 
   A thread has vectors of up to eight neighbours; short rows share a warp.
   """

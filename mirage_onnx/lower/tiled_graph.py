@@ -59,7 +59,7 @@ class TiledPlan:
   ``pieces``: what a block, a rank and an iteration have of each value; ``lowering``: how values lie in
   registers, what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in order, with
   barriers, and the places of the tiles; ``issued``: loads that begin early. ``unseen``: what of the loop need
-  not be done, mostly.
+  not be done, mostly. ``turns``: how many tiles of its rows a block of an update looks at.
   """
 
   pieces: Pieces
@@ -68,6 +68,7 @@ class TiledPlan:
   memory: MemoryPlan
   issued: Issued
   unseen: Unseen | None = None
+  turns: int = 1
 
 
 def tiled_graph(
@@ -87,7 +88,8 @@ def tiled_graph(
   feed: Feed | RingFeed | None = None
   assignment = plan.lowering.assignment
   if assignment.update and (rows := assignment.frames[0].g):
-    grid = grid.in_turns(rows[0].axis, turns_of(grid, rows[0].axis, extents, target))
+    plan = replace(plan, turns=turns_of(grid, rows[0].axis, extents, target))
+    grid = grid.in_turns(rows[0].axis, plan.turns)
   size, blocks = plan.memory.size, 0
   if params.teams:
     size += _barriers(plan.lowering)

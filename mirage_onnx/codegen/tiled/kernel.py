@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from mirage_onnx.codegen.grid_text import declare_rows
@@ -18,9 +19,10 @@ from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.quads_text import issue_quads, parts_of_ranks
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
-from mirage_onnx.codegen.tiled.spot import Spot, digits
+from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.turns_text import TurnsText
+from mirage_onnx.codegen.tiled.update_text import UpdateText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup_text import (
   PinningWriter,
@@ -33,9 +35,8 @@ from mirage_onnx.codegen.whole_text import whole_kernel
 from mirage_onnx.instructions import INSTRUCTIONS
 from mirage_onnx.ir.ugraph import Kernel
 from mirage_onnx.lower.feed import Feed
-from mirage_onnx.lower.in_place import InPlace
 from mirage_onnx.lower.issued import in_pairs
-from mirage_onnx.lower.steps import Advance, Copy, Fetch, Fold, GatherRanks, Held, ThreadBarrier, ThreadStep
+from mirage_onnx.lower.steps import Advance, Copy, Fetch, GatherRanks, Held, ThreadBarrier, ThreadStep
 from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
@@ -49,10 +50,13 @@ def emit_tiled(
   Raises:
       RejectionError: LAYOUT, they are not alike.
   """
-  graph, params, extents, pieces = threads.graph, threads.params, threads.extents, PiecesText(plan.pieces)
+  graph, params, extents, pieces = (
+    threads.graph,
+    threads.params,
+    threads.extents,
+    PiecesText(plan.pieces, threads.grid),
+  )
   update = plan.lowering.assignment.update
-  if update:
-    pieces.grid = threads.grid
   if plan.unseen and plan.unseen.band.most is not None:
     pieces.backwards = plan.unseen.band.rows  # blocks with most to do first
   one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch) // threads.sharing,
@@ -95,6 +99,8 @@ def emit_tiled(
 
 @dataclass(slots=True)
 class _Emitter:
+  """``waits``: for the kernels before, when weights are on their way."""
+
   threads: ThreadGraph
   plan: TiledPlan
   pieces: PiecesText
@@ -104,7 +110,7 @@ class _Emitter:
   waits: bool
 
   def prologue(self) -> None:
-    """Lanes, warps, pieces and shared tiles; ``waits``: for the kernels before, when weights are on their way."""
+    """Lanes, warps, pieces and shared tiles."""
     lowering, pieces = self.plan.lowering, self.pieces
     writer = PinningWriter(self.writer) if lowering.warpgroup else self.writer
     writer.line("const int g = ptx::lane() / 4;")
@@ -113,13 +119,13 @@ class _Emitter:
     if not self.threads.standing:
       first = self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else ""
       if self.plan.lowering.assignment.in_rows:  # which take all of a tensor
-        pieces.declare(writer, first, dict.fromkeys(self._turned(), "0"))
+        pieces.declare(writer, first, self.update.in_turns("0") if self.update else {})
       else:
         pieces.declare_all(writer, self.threads.graph, first)
     rows = pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents
     if self.threads.ahead:
       declare_rows(*rows)
-    for step in self._first() if self.waits else ():
+    for step in self._first():
       write_step(self.values, step)
     if self.waits:
       writer.wait()
@@ -132,59 +138,28 @@ class _Emitter:
       name = f"{tile.name}_ring" if tile.name in ringed else tile.name
       writer.line(f"{storage(tile.dtype)}* {name} = {base};")
 
-  def _first(self) -> list[Fetch]:
-    """Loads that no kernel before writes to: of weights, or all."""
-    steps, update = self.threads.steps, self.plan.lowering.assignment.update
+  def _first(self) -> list[ThreadStep]:
+    """Loads of what no kernel before writes: weights, or all that there is."""
+    steps, values, update = self.threads.steps, self.values, self.update
     loads = (s for s in (steps.before if update else steps.after) if isinstance(s, Fetch))
-    if self._turned():
-      loads = (s for s in loads if not s.to.form.g)
-    ops, values = self.values.ops, self.values
-    return [s for s in loads if self.threads.ahead or not values.view(ops[s.index].tensor).coherent]
+    weights = (s for s in loads if self.threads.ahead or not values.view(values.ops[s.index].tensor).coherent)
+    return [s for s in weights if not (update and update.is_of_rows(s))] if self.waits else []
 
-  def _turned(self) -> dict[str, int]:
-    """The axis of an update that a block has in turns, and elements of one."""
-    plan = self.plan
-    rows = plan.lowering.assignment.frames[0].g if plan.lowering.assignment.update else ()
-    return {p.axis: p.length for p in rows if self.threads.grid != plan.pieces.grid}
-
-  def _run_update(self, update: InPlace, ahead: AheadWriter) -> None:
-    """Only what says whether anything changes is read where nothing does."""
-    writer, steps, plan = self.writer, self.threads.steps, self.plan
-    early = [s for s in steps.before if s not in (self._first() if self.waits else ())]
-    turned = self._turned()
-    of_rows = [s for s in early if turned and plan.lowering.assignment.own(s.index).keys() & turned.keys()]
-    self._all(tuple(s for s in early if s not in of_rows), ahead)
-    turns = next((self.threads.grid.tile(a, plan.pieces.extents).tile // n for a, n in turned.items()), 1)
-    with writer.scope(bool(turned), f"for (int turn = 0; turn < {turns}; ++turn)"):
-      if turned:
-        self.pieces.declare(writer, more={a: f"turn * {n}" for a, n in turned.items()})
-      self._all(tuple(of_rows), ahead)
-      self._where_changed(update, ahead)
-
-  def _where_changed(self, update: InPlace, ahead: AheadWriter) -> None:
-    values, writer, lowering = self.values, self.writer, self.plan.lowering
-    own = values.own(update.condition).values()
-    form = lowering.assignment.frames[0].of(own)
-    at = dict.fromkeys([*"ije", *(f"q_{p.name}" for p in form.rest)], "0")
-    spot = Spot(writer, self.pieces, lowering.warps, form, at)
-    spot.declare(own)
-    apart = [f"{values.view(a).pointer} != {values.view(b).pointer}" for a, b in update.pairs]
-    changes = " || ".join([f"{values.element(update.condition, spot)} != 0.0f", *apart])
-    if exists := spot.exists(own):
-      # Lanes behind the last row do not read it while it changes.
-      changes = " && ".join([*exists, f"({changes})"])
-    writer.line(f"const bool changes = {changes};")
-    # Lanes of a warp that reduce do so together; only those whose row changes write.
-    values.changes = any(isinstance(s, Fold) for s in self.threads.steps.after)
-    with writer.block("if (ptx::any(changes))" if values.changes else "if (changes)"):
-      self._all(self.threads.steps.after, ahead)
+  @property
+  def update(self) -> UpdateText | None:
+    """Of outputs in the memory of inputs."""
+    update, ahead = self.plan.lowering.assignment.update, AheadWriter(self.values, self.plan.memory)
+    return (
+      UpdateText(self.values, update, self.plan.turns, partial(self._all, ahead=ahead)) if update else None
+    )
 
   def run(self) -> None:
     """The three runs."""
     writer, threads, steps = self.writer, self.threads, self.threads.steps
     ahead = AheadWriter(self.values, self.plan.memory)
-    if update := self.plan.lowering.assignment.update:
-      self._run_update(update, ahead)
+    first = self._first()
+    if update := self.update:
+      update.run([s for s in steps.before if s not in first], steps)
       return
     loop = threads.kernel.loop is not None and bool(steps.body)
     turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
@@ -203,7 +178,6 @@ class _Emitter:
       if loop:
         ahead.begin()
       self._loop(ahead, loop)
-    first = self._first() if self.waits else ()
     self._all(tuple(s for s in steps.after if s not in first), ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")

@@ -14,7 +14,7 @@ from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.ir.ugraph import is_part_axis
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
-from mirage_onnx.lower.issued import even_axis, in_pairs
+from mirage_onnx.lower.issued import even_axis, in_pairs, in_vectors
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.sizes import count
 from mirage_onnx.lower.steps import Held
@@ -32,7 +32,8 @@ def barrier(w: ValueWriter, step: do.ThreadBarrier) -> None:
 def fetch(w: ValueWriter, step: do.Fetch) -> None:
   """A tile of a tensor to registers; widens what was issued before."""
   held, op, own = step.to, w.ops[step.index], w.own(step.index)
-  if _in_vectors(w, held.form, view := w.view(op.tensor), own):
+  view = w.view(op.tensor)
+  if in_vectors(w.lowering, view, held.form):
     _load_vectors(w, held, view)
     return
   pairs = in_pairs(w.lowering, held)
@@ -57,18 +58,11 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
       w.writer.line(f"{to} = {w.loaded(step.index, spot)};", step.index)
 
 
-def _in_vectors(w: ValueWriter, form: Form, view: TensorText, own: Mapping[str, Piece]) -> bool:
-  """Whether the neighbours that a lane has are one vector in memory."""
-  several = w.lowering.assignment.in_rows and form.t and form.lanes.pack > 1
-  if not several or view.tensor.places:
-    return False
-  (p,) = form.t
-  return own.get(p.axis) == p and view.together(p.axis, form.lanes.pack)
-
-
 def _load_vectors(w: ValueWriter, held: Held, view: TensorText) -> None:
   own = w.own(held.index)
-  name = w.declare(held, "0.0f" if not all(p.exact for p in own.values()) or not _covered(w, held.form) else None)
+  name = w.declare(
+    held, "0.0f" if not all(p.exact for p in own.values()) or not _covered(w, held.form) else None
+  )
   with w.walk(held.form, packed=True) as spot:
     first = spot.half(0)
     first.declare(own.values())
@@ -211,7 +205,7 @@ def store(w: ValueWriter, step: do.Store) -> None:
   if lowering.warpgroup and in_quads(w, form, view, own):
     store_quads(w, save.arg, form, view, own, conditions)
     return
-  vectors = _in_vectors(w, form, view, own) and Held(save.arg, form) in lowering.made
+  vectors = in_vectors(lowering, view, form) and Held(save.arg, form) in lowering.made
   with w.walk(form, packed=vectors) as spot:
     if vectors:
       whole, spot = spot, spot.half(0)

@@ -19,10 +19,10 @@ class PiecesText:
   """The variables that say where the pieces of ``cut`` lie."""
 
   cut: Pieces
+  #: Of the launch, whose blocks may have several tiles of an axis, in turns.
+  grid: Grid
   #: Tensor -> the axis along which it ends early, and the variable that says where.
   ends: dict[str, tuple[str, str]] = field(default_factory=dict)
-  #: Of the launch, if blocks have several tiles of an axis, in turns.
-  grid: Grid | None = None
   #: The axis of which the first block has the last tile.
   backwards: str = ""
   #: The variable that says where the loop's axis ends for this kernel, where that is sooner than it does.
@@ -75,7 +75,7 @@ class PiecesText:
 
   def declare(self, writer: Writer, tile: str = "", more: Mapping[str, str] | None = None) -> None:
     """``first_`` and ``size_`` of what does not move with the loop; the rest as of ``declare_firsts``."""
-    declare_firsts(self.grid or self.cut.grid, writer, tile, self.backwards, more)
+    declare_firsts(self.grid, writer, tile, self.backwards, more)
     self._declare_sizes(writer)
 
   def _declare_sizes(self, writer: Writer) -> None:
