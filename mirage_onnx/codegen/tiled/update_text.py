@@ -1,4 +1,4 @@
-"""Updates in place as text (``lower/in_place.py``): what says that a row changes, then the rest where one does."""
+"""Updates in place as text (``lower/in_place.py``): what says that a row changes, the rest where it does."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
