@@ -67,7 +67,7 @@ class Lowering(Demand):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
     if self.assignment.in_rows:
-      self.after.sort(key=lambda s: not isinstance(s, do.Fetch))
+      self.after.sort(key=lambda s: s.index if isinstance(s, do.Fetch) else len(self.ops))
     if update := self.assignment.update:
       first = [s for s in self.after if s.index in update.early and not isinstance(s, do.Store)]
       self.before, self.after = first, [s for s in self.after if s not in first]

@@ -51,7 +51,7 @@ def test_row_kernel_text(graphs, golden):
   source = emit(graphs["rows"], KernelParams((1,), warps=4), a1=1000)
   assert source.text == golden
   assert source.grid == (8, 1, 1)
-  assert source.smem_bytes == 4 * 128 * 3
+  assert source.smem_bytes == 4 * 4 * 3
 
 
 def test_only_ptx_cuh_holds_asm_and_builtins(graphs):

@@ -46,14 +46,17 @@ class Spot:
   def _flat(self, side: Side, inner: bool) -> str:
     lanes = self.form.lanes
     tile = lanes.inner if inner else lanes.groups
-    each = self.warps.tiles(side, tile) * tile
+    count = self.warps.count(side)
+    each, apart = self.warps.tiles(side, tile) * tile, tile
+    if self.warps.in_rows:
+      each, apart = tile, tile * count
     lane = "0"
     if inner:
       lane = times(lane_number(lanes, inner=True), lanes.pack)
     elif lanes.groups > 1:
       lane = lane_number(lanes, inner=False)
     element = self.at["e"] if inner and lanes.pack > 1 else "0"
-    step = times(self.at["j" if inner else "i"], tile)
+    step = times(self.at["j" if inner else "i"], apart)
     return total(times(digit(self.warps, side), each), step, lane, element)
 
   def half(self, e: int) -> Spot:
@@ -91,7 +94,9 @@ class Spot:
       if own & set(side) and not self.warps.covers(side, tile):
         # The outermost piece is not cut off by a remainder, so it alone can be too large.
         first = side[0]
-        if first in self.known:
+        if self.warps.in_rows and inner:
+          found.append(f"{self.half(0)._flat(side, inner)} < {length(side)}")
+        elif first in self.known:
           found.append(f"{self.known[first]} < {first.length}")
         else:
           found.append(f"{self._flat(side, inner)} < {length(side)}")
