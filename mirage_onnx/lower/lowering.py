@@ -71,10 +71,25 @@ class Lowering(Demand):
     if update := self.assignment.update:
       first = [s for s in self.after if s.index in update.early and not isinstance(s, do.Store)]
       self.before, self.after = first, [s for s in self.after if s not in first]
+    if self.assignment.in_rows:
+      self.before, self.after = self._together(self.before), self._together(self.after)
     inside = [s.index for s in self.body if isinstance(s, do.Contract)]
     self.inside, self.under_way, self.late = frozenset(inside), self._under_way(inside), self._late(inside)
     body = [do.Advance(-1), *self.body] if self.ring else self.body
     return ThreadSteps(tuple(self.before), tuple(body), tuple(self.after))
+
+  def _together(self, steps: Sequence[do.ThreadStep]) -> list[do.ThreadStep]:
+    """Neighbouring elementwise steps as one, where a lane has as many elements of each: its part of a row."""
+    found: list[do.ThreadStep] = []
+    for step in steps:
+      last = found[-1] if found else None
+      if isinstance(step, do.ThreadRun) and isinstance(last, do.ThreadRun) and step.form.t == last.form.t:
+        ops = last.ops + step.ops
+        form = self.assignment.frames[0].of(p for i in ops for p in self.own(i).values())
+        found[-1] = do.ThreadRun(step.index, ops, form)
+      else:
+        found.append(step)
+    return found
 
   def _under_way(self, inside: Sequence[int]) -> frozenset[int]:
     """The contractions of the loop, if they are all by wgmma, and it need not wait for them.

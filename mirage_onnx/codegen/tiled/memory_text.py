@@ -33,8 +33,8 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
   """A tile of a tensor to registers; widens what was issued before."""
   held, op, own = step.to, w.ops[step.index], w.own(step.index)
   view = w.view(op.tensor)
-  if in_vectors(w.lowering, view, held.form):
-    _load_vectors(w, held, view)
+  if w.lowering.assignment.in_rows:
+    _load_row(w, held, view)
     return
   pairs = in_pairs(w.lowering, held)
   early = held in w.issued
@@ -58,17 +58,17 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
       w.writer.line(f"{to} = {w.loaded(step.index, spot)};", step.index)
 
 
-def _load_vectors(w: ValueWriter, held: Held, view: TensorText) -> None:
-  own = w.own(held.index)
-  name = w.declare(
-    held, "0.0f" if not all(p.exact for p in own.values()) or not _covered(w, held.form) else None
-  )
-  with w.walk(held.form, packed=True) as spot:
-    first = spot.half(0)
+def _load_row(w: ValueWriter, held: Held, view: TensorText) -> None:
+  """What a lane has of a row: neighbours together where they are one vector, and exist together."""
+  own, vectors = w.own(held.index), in_vectors(w.lowering, view, held.form)
+  whole = all(p.exact for p in own.values()) and _covered(w, held.form)
+  name = w.declare(held, None if whole else "0.0f")
+  with w.walk(held.form, packed=vectors) as spot:
+    first = spot.half(0) if vectors else spot
     first.declare(own.values())
-    address = view.address(w.global_index(view, own, first))
-    to = f"{name}{spot.subscript(held.form, packed=True)}"
-    text = f"load_vector<{view.tag}, {view.path}>({address}, {to});"
+    at, to = w.global_index(view, own, first), f"{name}{spot.subscript(held.form, packed=vectors)}"
+    text = f"load_vector<{view.tag}, {view.path}>({view.address(at)}, {to});"
+    text = text if vectors else f"{to} = {view.load(at)};"
     w.writer.line(conditional(first.exists(own.values()), text), held.index)
 
 

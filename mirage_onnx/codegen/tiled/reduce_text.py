@@ -58,9 +58,13 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
       conditions = spot.exists(gone)
     # The largest multiple is the multiple of the largest.
     scaled = None if conditions or cleared or rule != "Max" else w.scaled(op.args[0])
-    value = chosen(conditions, w.taken(op, w.element(scaled[0] if scaled else op.args[0], spot)), neutral)
+    value = w.taken(op, w.element(scaled[0] if scaled else op.args[0], spot))
     to = f"{name}{spot.subscript(held.form)}"
-    w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
+    if w.lowering.assignment.in_rows:
+      w.writer.line(conditional(conditions, f"{to} = {rule}::combine({to}, {value});"), step.index)
+    else:
+      value = chosen(conditions, value, neutral)
+      w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
   if scaled:
     with w.walk(held.form) as spot:
       w.writer.line(f"{name}{spot.subscript(held.form)} *= {scaled[1]};", step.index)

@@ -46,18 +46,21 @@ class Spot:
   def _flat(self, side: Side, inner: bool) -> str:
     lanes = self.form.lanes
     tile = lanes.inner if inner else lanes.groups
-    count = self.warps.count(side)
-    each, apart = self.warps.tiles(side, tile) * tile, tile
+    element = self.at["e"] if inner and lanes.pack > 1 else "0"
+    index = self.at["j" if inner else "i"]
     if self.warps.in_rows:
-      each, apart = tile, tile * count
+      number = f"ptx::thread() {'%' if inner else '/'} {lanes.lanes}"
+      if inner:
+        alone = lanes.groups == 1 and self.warps.count(side) == self.warps.total
+        number = times("ptx::thread()" if alone else number, lanes.pack)
+      return total(times(index, tile * self.warps.count(side)), number, element)
+    each = self.warps.tiles(side, tile) * tile
     lane = "0"
     if inner:
       lane = times(lane_number(lanes, inner=True), lanes.pack)
     elif lanes.groups > 1:
       lane = lane_number(lanes, inner=False)
-    element = self.at["e"] if inner and lanes.pack > 1 else "0"
-    step = times(self.at["j" if inner else "i"], apart)
-    return total(times(digit(self.warps, side), each), step, lane, element)
+    return total(times(digit(self.warps, side), each), times(index, tile), lane, element)
 
   def half(self, e: int) -> Spot:
     """An element of the pair at this place."""

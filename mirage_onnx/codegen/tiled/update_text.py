@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mirage_onnx.codegen.tiled.spot import Spot
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.lower.in_place import InPlace
-from mirage_onnx.lower.steps import Fold, ThreadStep, ThreadSteps
+from mirage_onnx.lower.steps import Fold, ThreadRun, ThreadStep, ThreadSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class UpdateText:
 
   def is_of_rows(self, step: ThreadStep) -> bool:
     """Whether a step is done in every turn."""
-    return not self.in_turns("0").keys().isdisjoint(self.values.own(step.index))
+    ops = step.ops if isinstance(step, ThreadRun) else (step.index,)
+    return any(axis in self.values.own(i) for axis in self.in_turns("0") for i in ops)
 
   def run(self, early: Sequence[ThreadStep], steps: ThreadSteps) -> None:
     """``early``: what is left of the steps before all others."""
