@@ -197,7 +197,7 @@ class _Tiled:
     ring = (lowering.tiles[lowering.homes[i]] for i in lowering.ring)
     for index, tile in zip(lowering.ring, ring, strict=True):
       self._copied(index, tile, iterations)
-    if lowering.assignment.in_rows:  # whose loads are all under way together
+    if lowering.warps.in_rows:  # whose loads are all under way together
       found.trips = 1 + bool(before)
     if lowering.ring:
       found.trips += max(1, iterations / max(1, lowering.stages - 1))

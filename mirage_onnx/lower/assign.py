@@ -76,7 +76,6 @@ def folded(form: Form, gone: set[Piece]) -> Form | None:
 class Assignment:
   """Forms of values and products by index. A load has none: it is read as it is needed.
 
-  ``in_rows``: threads have vectors of one axis, in few rows or one, and load them before all else;
   ``update``: outputs in the memory of inputs, then what says whether anything changes comes first.
   """
 
@@ -85,7 +84,6 @@ class Assignment:
   needed: frozenset[int]
   products: dict[int, ProductForms]
   frames: tuple[Form, ...] = ()
-  in_rows: bool = False
   update: InPlace | None = None
 
   @classmethod

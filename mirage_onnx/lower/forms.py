@@ -91,8 +91,8 @@ def length(side: Side) -> int:
 class Warps:
   """How the warps of a block share out sides: a digit of the warp number per side.
 
-  ``even``: sides that a contraction takes 16 elements of at a time, rows or depth. ``in_rows``: warps take
-  turns at the tiles of a side, and the neighbours that a lane has exist together.
+  ``even``: sides that a contraction takes 16 elements of at a time, rows or depth. ``in_rows``: threads have
+  vectors of one axis, in few rows or one, and load them before all else; warps take turns at a side's tiles.
   """
 
   digits: tuple[tuple[Side, int], ...]

@@ -63,7 +63,7 @@ def pair_together(lowering: Lowered, view: TensorView, own: Mapping[str, Piece],
 
 def in_vectors(lowering: Lowered, view: TensorView, form: Form) -> bool:
   """Whether the neighbours of a row that a lane has are one vector in memory."""
-  if not lowering.assignment.in_rows or not form.t or form.lanes.pack == 1 or view.tensor.places:
+  if not lowering.warps.in_rows or not form.t or form.lanes.pack == 1 or view.tensor.places:
     return False
   return view.together(form.t[0].axis, form.lanes.pack)
 

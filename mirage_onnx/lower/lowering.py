@@ -66,12 +66,12 @@ class Lowering(Demand):
     for number, save in enumerate(self.kernel.saves):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
-    if self.assignment.in_rows:
+    if self.warps.in_rows:
       self.after.sort(key=lambda s: s.index if isinstance(s, do.Fetch) else len(self.ops))
     if update := self.assignment.update:
       first = [s for s in self.after if s.index in update.early and not isinstance(s, do.Store)]
       self.before, self.after = first, [s for s in self.after if s not in first]
-    if self.assignment.in_rows:
+    if self.warps.in_rows:
       self.before, self.after = self._together(self.before), self._together(self.after)
     inside = [s.index for s in self.body if isinstance(s, do.Contract)]
     self.inside, self.under_way, self.late = frozenset(inside), self._under_way(inside), self._late(inside)
@@ -134,7 +134,7 @@ class Lowering(Demand):
     """Constants stand where they are used; the running value keeps what it was."""
 
   def _load(self, index: int) -> None:
-    if index in self.computed or self.assignment.in_rows:
+    if index in self.computed or self.warps.in_rows:
       return
     op = self.ops[index]
     scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at

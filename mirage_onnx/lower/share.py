@@ -47,7 +47,7 @@ def _vector_ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTens
   kernel, pieces, needed = assignment.kernel, assignment.pieces, assignment.needed
   found: list[Way] = []
   if row := row_frame(kernel, pieces, needed, warps):
-    framed = replace(assignment, frames=(row,), in_rows=True, update=update_in(tensors, kernel))
+    framed = replace(assignment, frames=(row,), update=update_in(tensors, kernel))
     forms = {i: row.of(assignment.own(i).values()) for i in assignment.values()}
     return [(0, framed, forms, Warps(((row.g or row.t, warps),) if warps > 1 else (), warps, in_rows=True))]
   number: dict[tuple[Piece, ...], int] = {}  # values over the same pieces lie alike

@@ -107,7 +107,7 @@ def tiled_graph(
   return ThreadGraph(
     graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, size,
     plan.pieces.most_steps, plan.lowering.stages, live, standing=blocks, kernels=kernels, feed=feed,
-    ahead=assignment.in_rows and reads_ahead(graph, kernel, extents),
+    ahead=plan.warps.in_rows and reads_ahead(graph, kernel, extents),
   )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def _laid_out(
         computed=computed_masks(kernel, tensors, extents) if own else {},
         most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
       )  # fmt: skip
-      plan = _best_held(partial(_plan, lower, pieces, params, target), 32 * warps.total, framed.in_rows)
+      plan = _best_held(partial(_plan, lower, pieces, params, target), 32 * warps.total, warps.in_rows)
     except RejectionError as error:
       refused = refused or error
       continue

@@ -46,7 +46,7 @@ KERNELS = list(_kernels())
 
 def test_there_are_kernels_of_every_kind():
   plans = [threads.plan for *_, threads in KERNELS]
-  rows = [p.lowering.assignment.in_rows for p in plans if isinstance(p, TiledPlan)]
+  rows = [p.lowering.warps.in_rows for p in plans if isinstance(p, TiledPlan)]
   assert min(rows.count(True), rows.count(False), sum(isinstance(p, StreamedPlan) for p in plans)) >= 5
 
 

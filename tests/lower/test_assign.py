@@ -78,7 +78,7 @@ def test_rows_that_share_warps(tile, warps, extent, lie):
   """Threads have vectors of a row, if warps share the rows out and lanes have not too much of one."""
   lowering = case(CENTRED, tile, warps=warps, a0=32, a1=extent).plan().lowering
   form = lowering.forms[2]
-  assert lowering.assignment.in_rows == bool(lie)
+  assert lowering.warps.in_rows == bool(lie)
   if lie:
     assert form.text == f"{lie} t(a1)"
     assert form.lanes.groups * form.lanes.lanes == 32 and lowering.warps.count(form.g) == warps

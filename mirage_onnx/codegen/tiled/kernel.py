@@ -66,7 +66,7 @@ def emit_tiled(
   values.apart = parts_of_ranks(values, threads)
   values.late = late_stores(values, threads)
   emitter = _Emitter(
-    threads, plan, pieces, values, writer, one, waits=target.has_pdl and plan.lowering.assignment.in_rows
+    threads, plan, pieces, values, writer, one, waits=target.has_pdl and plan.lowering.warps.in_rows
   )
   feed: FeedText | RingFeedText | None = None
   given = one.given
@@ -118,7 +118,7 @@ class _Emitter:
     digits(writer, self.plan.warps, self.threads.feed.teams if self.threads.feed else 1)
     if not self.threads.standing:
       first = self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else ""
-      if self.plan.lowering.assignment.in_rows:  # which take all of a tensor
+      if self.plan.lowering.warps.in_rows:  # which take all of a tensor
         pieces.declare(writer, first, self.update.in_turns("0") if self.update else {})
       else:
         pieces.declare_all(writer, self.threads.graph, first)

@@ -33,7 +33,7 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
   """A tile of a tensor to registers; widens what was issued before."""
   held, op, own = step.to, w.ops[step.index], w.own(step.index)
   view = w.view(op.tensor)
-  if w.lowering.assignment.in_rows:
+  if w.lowering.warps.in_rows:
     _load_row(w, held, view)
     return
   pairs = in_pairs(w.lowering, held)

@@ -60,7 +60,7 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
     scaled = None if conditions or cleared or rule != "Max" else w.scaled(op.args[0])
     value = w.taken(op, w.element(scaled[0] if scaled else op.args[0], spot))
     to = f"{name}{spot.subscript(held.form)}"
-    if w.lowering.assignment.in_rows:
+    if w.lowering.warps.in_rows:
       w.writer.line(conditional(conditions, f"{to} = {rule}::combine({to}, {value});"), step.index)
     else:
       value = chosen(conditions, value, neutral)
