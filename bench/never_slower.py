@@ -1,7 +1,8 @@
 """Random models on this machine's GPU: what ``optimize --target local`` makes of each, against the original.
 
     python3 bench/never_slower.py [--seeds 300] [--first 0] [--seconds 150] [--budget 30] [--jobs 1] \
-        [--out bench/results/h100/never_slower.jsonl] [--target local] [--cases] [--choices FILE] [--cpu]
+        [--gates 2] [--target local] [--cases] [--choices FILE] [--cpu] \
+        [--out bench/results/h100/never_slower.jsonl]
 
 A seed is a model: one to four blocks of kinds that the importer makes regions of, of one type (fp16, bf16,
 fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at random (256 MB at most).
@@ -9,7 +10,7 @@ fp32), widths from 64 to 8192 and rows from 1 to 8192, with weights drawn at ran
 ``--budget``, which times what is written beside its original (the gate: openings, Student's t), and then both
 are raced once more, apart from the gate's own samples.
 ``--jobs`` models share the cores; one of them runs on the GPU at a time (``tune.machine.gpu_alone``), and
-``GATES`` at a time open their sessions (others' sessions are in the times of each). The last races have
+``--gates`` at a time open their sessions (others' sessions are in the times of each). The last races have
 machine and GPU to themselves: what was optimized waits on disk until no optimize runs any more, and models
 are begun for as long as there is time for the races of all that will wait.
 ``--choices``: a file that gets a line a region that was timed: ONNX Runtime's time by the table and measured,
@@ -44,23 +45,29 @@ MORE_S = 200.0
 KINDS = ("replaced", "unchanged", "slower", "failed", "original fails")
 #: Models of one process.
 TOGETHER = 4
-#: Models whose gates open sessions at a time, and seconds that others wait for one, about.
-GATES, GATE_S = 2, 4.0
+#: Seconds that others wait for a gate, about.
+GATE_S = 4.0
 #: Seconds of a last race at most, and about; of what is begun, this part is raced.
-RACE_S, ABOUT_S, RACED = 15.0, 4.0, 0.7
+RACE_S, ABOUT_S, RACED = 15.0, 3.0, 0.6
 
 
 @contextmanager
-def gates_in_turn(path):
-  """Inside, races wait for those of other processes that have the same ``path``."""
+def gates_in_turn(path, took):
+  """Inside, races wait for those of other processes that have the same ``path``; ``took`` adds up seconds."""
   from mirage_onnx.custom_op.race import Racer
 
   raced = Racer.__call__
 
   def in_turn(self, question):
+    asked = time.monotonic()
     with open(path, "w") as file:
       fcntl.flock(file, fcntl.LOCK_EX)
-      return raced(self, question)
+      begun = time.monotonic()
+      try:
+        return raced(self, question)
+      finally:
+        took["waited"] += begun - asked
+        took["raced"] += time.monotonic() - begun
 
   Racer.__call__ = in_turn
   try:
@@ -87,9 +94,9 @@ def noting_choices(seed, path):
   def key(c):
     return len(c.candidate.ugraph.kernels), " / ".join(p.to_text() for p in c.candidate.params)
 
-  def noted_look(bench, arms):
-    found = ranked(bench, arms)
-    for c, us in zip(*found, strict=True):
+  def noted_look(bench, arms, **how):
+    found = ranked(bench, arms, **how)
+    for c, us in zip(*found[:2], strict=True):
       of_thread.looks[key(c)] = [round(c.candidate.predicted_us, 3), round(us, 3), *key(c)]
     return found
 
@@ -131,7 +138,7 @@ def optimize_one(seed, o):
   import onnx
 
   import mirage_onnx
-  from mirage_onnx.events import StageEnded
+  from mirage_onnx.events import RegionTuned, StageEnded
   from mirage_onnx.tune.device import present_gpu
 
   folder = o.work / str(seed)
@@ -139,21 +146,26 @@ def optimize_one(seed, o):
   model, what = (random_model if isinstance(seed, int) else promised_cases).draw(seed)
   source, output = folder / "model.onnx", folder / "out.onnx"
   onnx.save(model, source)
-  stages, start = {}, time.monotonic()
+  stages, took, start = {}, {"waited": 0.0, "raced": 0.0}, time.monotonic()
+  tuned = []  # why regions stay, each after it was timed; None of those that may be replaced
 
   def emit(event):
     if isinstance(event, StageEnded):
       stages[event.stage] = round(event.seconds, 2)
+    elif isinstance(event, RegionTuned):
+      tuned.append(event.reason)
 
   target = "h200" if o.cpu and not o.fake and o.target == "local" else o.target
-  place = o.work / f"gate{len(str(what)) % GATES}"
-  with noting_choices(seed, o.choices), gates_in_turn(place):
+  place = o.work / f"gate{len(str(what)) % o.gates}"
+  with noting_choices(seed, o.choices), gates_in_turn(place, took):
     report = mirage_onnx.optimize(source, output, target=target, budget_s=o.budget, emit=emit).report
   measured = report["measured"]
   row = {
     "seed": seed, **what,
     "gpu": "" if o.cpu else str(present_gpu()), "commit": o.commit, "budget_s": o.budget,
     "optimize_s": round(time.monotonic() - start, 2), "stages": stages,
+    "gate_s": {k: round(v, 2) for k, v in took.items()},
+    "timed": sum(r in (None, "NOT_FASTER") for r in tuned),
     "found": {k: v["regions"] for k, v in report["found"]["by_result"].items()},
     "gate": [[r["how"], r["speedup"], r["low"], r["openings"]] for r in measured["rows"]] if measured else [],
     "replaced": [
@@ -161,6 +173,9 @@ def optimize_one(seed, o):
       for r in report["regions"] if r["status"] == "replaced"
     ],
   }  # fmt: skip
+  if n := tuned.count("MEASURE_FAILED"):
+    why = next((r["reason_text"][-300:] for r in report["regions"] if r["reason"] == "MEASURE_FAILED"), "")
+    return row | {"result": "failed", "reason": f"{n} regions could not be timed: {why}"}
   if not row["replaced"]:
     return row | {"result": "unchanged"}
   (folder / "row.json").write_text(json.dumps(row))
@@ -225,7 +240,7 @@ def answers(seeds, cores, o, *, race=False):
   command = [
     sys.executable, __file__, "--worker", "--many", *map(str, seeds), "--cores", *map(str, cores),
     "--budget", str(o.budget), "--work", str(o.work), "--commit", o.commit,
-    "--target", o.target,
+    "--target", o.target, "--gates", str(o.gates),
     *(["--choices", str(o.choices)] if o.choices else []),
     *(f"--{flag}" for flag, on in (("cpu", o.cpu), ("fake", o.fake), ("race", race)) if on),
   ]  # fmt: skip
@@ -276,7 +291,7 @@ def all_of(seeds, o, end):
   def until():
     """When no more models may be begun: those at work go on, and are raced, too."""
     races = len(o.waiting) + RACED * o.jobs
-    return end - o.budget - GATE_S * (o.jobs - 1) / GATES - ABOUT_S * races
+    return end - o.budget - GATE_S * (o.jobs - 1) / o.gates - ABOUT_S * races
 
   def told(at):
     """Workers begin no models after ``at``."""
@@ -319,10 +334,12 @@ def main():
   add = parser.add_argument
   add("--seeds", type=int, default=300)
   add("--first", type=int, default=0)
+  add("--only", type=int, nargs="*", help="these seeds, in this order")
   add("--cases", action="store_true", help="the models of promised_cases.py before random ones")
   add("--seconds", type=float, default=150.0, help="no race is begun after these")
   add("--budget", type=float, default=30.0, help="seconds of each optimize")
   add("--jobs", type=int, default=1, help="models at a time; one of them is timed at a time")
+  add("--gates", type=int, default=2, help="models at a time whose gates open their sessions")
   add("--out", type=Path, help="default: bench/results/h100/never_slower.jsonl, without a GPU in --work")
   add("--work", type=Path, default=Path("/tmp/never_slower"))
   add("--choices", type=Path)
@@ -345,7 +362,7 @@ def main():
 
   o.commit = facts(())["commit"][:12]
   o.out = o.out or (o.work if o.cpu else ROOT / "bench" / "results" / "h100") / "never_slower.jsonl"
-  seeds = [*(CASES if o.cases else ()), *range(o.first, o.first + o.seeds)]
+  seeds = [*(CASES if o.cases else ()), *(o.only or range(o.first, o.first + o.seeds))]
   o.waiting = []
   o.work.mkdir(parents=True, exist_ok=True)
   all_of(seeds, o, o.began + o.seconds)

@@ -5,6 +5,7 @@ What only some of them need is imported there: a model with nothing to gain take
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ import onnx
 
 from mirage_onnx import events, pipeline
 from mirage_onnx.api_reports import check_budget, check_pages, reduce, report_page, write_page
+from mirage_onnx.argument_kinds import check_kinds
 from mirage_onnx.asked_targets import asked_targets, present_target, warn_of_gpus
 from mirage_onnx.branch_price import paying
 from mirage_onnx.cluster_compiler import compiling_on
@@ -114,7 +116,7 @@ def optimize(
   emit: events.Emit | None = None,
   journal: str | Path | None = None,
   stop: Callable[[], bool] | None = None,
-  shapes: Mapping[str, Sequence[int]] | None = None,
+  shapes: Mapping[str, int | Sequence[int]] | None = None,
   check: bool = True,
   model_check: bool = True,
   lock: str | Path | None = None,
@@ -127,7 +129,8 @@ def optimize(
   """Replace regions of ``model`` by generated kernels, where that is faster.
 
   Args:
-      model: a path, an ``onnx.ModelProto``, an ``onnx_ir.Model`` or what ``torch.onnx.export`` returns.
+      model: a path, an ``onnx.ModelProto`` or its bytes, an ``onnx_ir.Model``, what ``torch.onnx.export``
+          returns.
       output: where to write the model, atomically.
       target: a GPU (``h200``, ``RTX 4090``, ``sm_86``), several (``h200,a100``) for one file that all of
           them run, or ``local``, the present one; default: ``local`` where there is a GPU, else ``h200``.
@@ -167,11 +170,14 @@ def optimize(
       MirageError: with one of the codes of ``docs/errors.md``.
   """
   start = time.monotonic() if began is None else began
+  check_kinds("a path", output=output, journal=journal, lock=lock, page=page, profile=profile)
+  check_kinds("a number", margin=margin)
   check_budget(budget_s)
   check_workers(workers)
+  sizes: Mapping[str, Sequence[int]] = checked_sizes(shapes)
   if not margin < 1:
     raise MirageError("OPTION_INVALID", f"a margin of {margin}: must be less than 1")
-  source = Path(model) if isinstance(model, (str, Path)) else None
+  source = Path(model) if isinstance(model, (str, os.PathLike)) else None
   target_path = Path(output) if output is not None else None
   if target_path is not None and check and find_spec("onnxruntime") is None:
     raise MirageError(
@@ -184,7 +190,7 @@ def optimize(
   check_pages([Path(page) if page is not None else None], source, target_path)
   with ExitStack() as ends, readable(model) as given, CheckProcess() as checks, compiling_on(workers):
     ends.enter_context(timing_on(workers, measured=measure))
-    shapes, one = sizes_of_steps(given, shapes or {}, steps)
+    sizes, one = sizes_of_steps(given, sizes, steps)
     loaded = load_model(given, steps=one if steps else None)
     if target_path is None and source is None and loaded.path is not None:
       raise MirageError("OPTION_INVALID", "a model of more than 1 GiB in memory needs output=PATH")
@@ -194,11 +200,11 @@ def optimize(
         raise MirageError("OPTION_INVALID", "locked needs an output and its lock")
       recorded = read_lock(lock_path)
       targets = check_same(
-        recorded, loaded, target=target, margin=margin, shapes=checked_sizes(shapes or {}),
+        recorded, loaded, target=target, margin=margin, shapes=checked_sizes(sizes),
         external=external, steps=steps,
       )  # fmt: skip
       o = recorded.options
-      margin, shapes, external, measure = o.margin, o.shapes, o.external, o.measured
+      margin, sizes, external, measure = o.margin, o.shapes, o.external, o.measured
     if recorded is None:
       targets = rated.with_rates(targets, measure, emit or events.silent)
     used, several, asked = targets[0], joined(targets) if len(targets) > 1 else "", margin
@@ -210,7 +216,7 @@ def optimize(
       used, margin, 300.0 if budget_s is None else budget_s, workers, measure,
       journal=Path(journal) if journal is not None else None,
       stop=(lambda: Stop.INTERRUPTED if stop() else None) if stop else never,
-      shapes=checked_sizes(shapes or {}), began=start,
+      shapes=checked_sizes(sizes), began=start,
       streamed=target_path is not None, emulate=recorded is not None or not measure, lock=recorded,
       steps=steps,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mirage_onnx.argument_kinds import check_kinds
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.external import check_file
@@ -26,6 +27,7 @@ def check_budget(budget_s: float | None) -> None:
   Raises:
       MirageError: OPTION_INVALID.
   """
+  check_kinds("a number", budget_s=budget_s)
   if budget_s is not None and not 0 <= budget_s <= _MOST_BUDGET_S:
     most = f"0 at least, {_MOST_BUDGET_S:.0f} at most"
     raise MirageError("OPTION_INVALID", f"a budget of {budget_s} seconds: {most}")

@@ -1,6 +1,7 @@
 """What ``--target`` means on this machine: a row, several, or the GPU that is here."""
 
 from mirage_onnx import events
+from mirage_onnx.argument_kinds import check_kinds
 from mirage_onnx.target import H200, Target, get_target, get_targets
 
 
@@ -13,6 +14,7 @@ def present_target() -> Target | None:
 
 def asked_target(name: str | None) -> tuple[Target, bool]:
   """The one of this name (None: of this machine), and whether kernels are timed on it."""
+  check_kinds("a text", target=name)
   is_local = name is not None and name.lower() == "local"
   if name is not None and not is_local:
     return get_target(name), False
@@ -25,6 +27,7 @@ def asked_target(name: str | None) -> tuple[Target, bool]:
 
 def asked_targets(name: str | None) -> tuple[tuple[Target, ...], bool]:
   """The same of several names."""
+  check_kinds("a text", target=name)
   if name is not None and "," in name:
     return get_targets(name), False
   target, measure = asked_target(name)

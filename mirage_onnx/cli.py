@@ -66,7 +66,11 @@ def _run(arguments: list[str]) -> int:
     command.epilog = f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
   config = read_config(Path.cwd(), group.commands)
   try:
-    code = group(args=arguments, prog_name="mirage-onnx", standalone_mode=False, default_map=config.defaults)
+    # Help is printed by typer, everything else by verbs.
+    with to_stdout() if "--help" in arguments else contextlib.nullcontext():
+      code = group(
+        args=arguments, prog_name="mirage-onnx", standalone_mode=False, default_map=config.defaults
+      )
     with to_stdout():  # also what no other one has flushed
       pass
   except TyperException as error:

@@ -182,12 +182,17 @@ def event_lines(path: Path | None) -> Iterator[Emit]:
   """What writes events to a file; nothing where there is none.
 
   Raises:
-      MirageError: OUTPUT_UNWRITABLE.
+      MirageError: OUTPUT_UNWRITABLE; at the end, if a disk was full.
   """
   from mirage_onnx.report.event_lines import EventLines
 
   with _opened(path) as stream:
-    yield EventLines(stream) if stream else silent
+    if stream is None:
+      yield silent
+      return
+    lines = EventLines(stream)
+    yield lines
+    _check_whole(path, lines.lost)
 
 
 @contextlib.contextmanager
@@ -195,7 +200,7 @@ def trace_file(path: Path | None) -> Iterator[Emit]:
   """What writes events to a file as a trace; nothing where there is none.
 
   Raises:
-      MirageError: OUTPUT_UNWRITABLE.
+      MirageError: OUTPUT_UNWRITABLE; at the end, if a disk was full.
   """
   from mirage_onnx.report.trace import Trace
 
@@ -208,6 +213,13 @@ def trace_file(path: Path | None) -> Iterator[Emit]:
       yield trace
     finally:
       trace.close()
+    _check_whole(path, trace.lost)
+
+
+def _check_whole(path: Path | None, lost: OSError | None) -> None:
+  """A reader of a pipe may go; a file is whole."""
+  if lost is not None and not isinstance(lost, BrokenPipeError):
+    raise MirageError("OUTPUT_UNWRITABLE", f"{path}: {lost.strerror or lost}: it ends early") from lost
 
 
 @contextlib.contextmanager

@@ -202,53 +202,52 @@ def optimize(
   kept = journal or (written and Path(f"{written}.journal"))
   lock = written and Path(f"{written}.lock")
   check_pages((report, events, trace), model, written, kept, lock, profile)
-  with (
-    Interrupt() as interrupt,
-    ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
-    FailureLog() as failures,
-    event_lines(events) as lines,
-    trace_file(trace) as tracks,
-    stdout_kept(as_json),
-  ):
-    result = api.optimize(
-      model,
-      written,
-      target=target,
-      budget_s=budget,
-      margin=margin,
-      workers=int(workers) if re.fullmatch("[0-9]{1,9}", workers or "") else workers,
-      external=external.value if external else None,
-      emit=both(log, both(lines, tracks)),
-      journal=kept,
-      stop=lambda: interrupt.asked,
-      shapes=parse_sizes(shapes or ()),
-      check=check,
-      page=report,
-      model_check=model_check,
-      lock=lock,
-      locked=locked,
-      profile=profile,
-      steps=bool(steps) if room is None or steps is False else room,
-      began=command_began(),
-    )
-  if kept and not journal and not interrupt.asked:
-    kept.unlink(missing_ok=True)
-  if file := failures.write():
-    console.print(f"warning: some regions failed and stay as they were; please report {file}", markup=False)
-  told = check_report(result.report)
-  if not quiet:
-    console.print(region_table(told, console.width))
-    console.print(summary(told), highlight=False)
-    if report:
-      console.print(f"wrote {report}", highlight=False, markup=False)
-    if interrupt.asked and kept and kept.exists():
-      console.print(f"next: the same command goes on from {kept}", highlight=False, markup=False)
-  if as_json:
-    print_json(result.report)
-  if interrupt.asked:
-    return Exit.INTERRUPTED
-  unchanged = not any(r.status == "replaced" for r in told.regions)
-  return Exit.UNCHANGED if fail_if_unchanged and unchanged else Exit.DONE
+  with event_lines(events) as lines, trace_file(trace) as tracks:
+    with (
+      Interrupt() as interrupt,
+      ProgressLog(console, 1 + verbose - quiet, interrupted=lambda: interrupt.asked) as log,
+      FailureLog() as failures,
+      stdout_kept(as_json),
+    ):
+      result = api.optimize(
+        model,
+        written,
+        target=target,
+        budget_s=budget,
+        margin=margin,
+        workers=int(workers) if workers and re.fullmatch("[0-9]{1,9}", workers) else workers,
+        external=external.value if external else None,
+        emit=both(log, both(lines, tracks)),
+        journal=kept,
+        stop=lambda: interrupt.asked,
+        shapes=parse_sizes(shapes or ()),
+        check=check,
+        page=report,
+        model_check=model_check,
+        lock=lock,
+        locked=locked,
+        profile=profile,
+        steps=bool(steps) if room is None else room,
+        began=command_began(),
+      )
+    if kept and not journal and not interrupt.asked:
+      kept.unlink(missing_ok=True)
+    if file := failures.write():
+      console.print(f"warning: some regions failed and stay as they were; please report {file}", markup=False)
+    told = check_report(result.report)
+    if not quiet:
+      console.print(region_table(told, console.width))
+      console.print(summary(told), highlight=False)
+      if report:
+        console.print(f"wrote {report}", highlight=False, markup=False)
+      if interrupt.asked and kept and kept.exists():
+        console.print(f"next: the same command goes on from {kept}", highlight=False, markup=False)
+    if as_json:
+      print_json(result.report)
+    if interrupt.asked:
+      return Exit.INTERRUPTED
+    unchanged = not any(r.status == "replaced" for r in told.regions)
+    return Exit.UNCHANGED if fail_if_unchanged and unchanged else Exit.DONE
 
 
 def _optimize_folder(

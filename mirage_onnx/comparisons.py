@@ -61,7 +61,7 @@ def verify(
   emulate: bool | None = None,
   inputs: Mapping[str, np.ndarray] | str | Path | None = None,
   bisect: bool = False,
-  shapes: Mapping[str, Sequence[int]] | None = None,
+  shapes: Mapping[str, int | Sequence[int]] | None = None,
   tell: Tell | None = None,
 ) -> Comparison:
   """Run the original ``a`` and the optimized ``b`` on the same inputs and compare.
@@ -91,7 +91,7 @@ def verify(
   from mirage_onnx.custom_op.comparison import together
   from mirage_onnx.custom_op.target_view import seen_file, suffixes_of
 
-  dims = checked_sizes(shapes or {})
+  dims = checked_sizes(shapes)
   with stored(a) as first, stored(b) as second:
     _check_pair(first, second, seed, dims)
     given = read_inputs(inputs) if isinstance(inputs, (str, Path)) else inputs
@@ -143,7 +143,7 @@ def bench(
   provider: str | None = None,
   seconds: float = 20.0,
   seed: int = 0,
-  shapes: Mapping[str, Sequence[int]] | None = None,
+  shapes: Mapping[str, int | Sequence[int]] | None = None,
 ) -> BenchReport:
   """Time whole onnxruntime runs of the original ``a`` and of ``b``, side by side.
 
@@ -168,7 +168,7 @@ def bench(
   from mirage_onnx.custom_op.race import Failed, Race, race
   from mirage_onnx.report.bench_report import BenchNode, BenchReport
 
-  dims = checked_sizes(shapes or {})
+  dims = checked_sizes(shapes)
   if not 0 < seconds <= _MOST_SECONDS:
     raise MirageError("OPTION_INVALID", f"{seconds} seconds: more than 0, {_MOST_SECONDS:.0f} at most")
   points = tuple(combinations(dims))

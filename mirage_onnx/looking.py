@@ -5,12 +5,13 @@ What only one of them needs is imported there.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_onnx.api_reports import check_budget
+from mirage_onnx.argument_kinds import check_kinds
 from mirage_onnx.asked_targets import asked_target
 from mirage_onnx.importer import load_model
 from mirage_onnx.importer.model_source import ModelSource, readable
@@ -27,7 +28,7 @@ def inspect(
   *,
   target: str | None = None,
   every: bool = False,
-  shapes: Mapping[str, Sequence[int]] | None = None,
+  shapes: Mapping[str, int | Sequence[int]] | None = None,
 ) -> InspectReport:
   """What could be fused in ``model``, and what that would bring at most: no search, no GPU.
 
@@ -46,7 +47,7 @@ def inspect(
 
   start = time.monotonic()
   profile, measure = asked_target(target)
-  sizes, margin = checked_sizes(shapes or {}), 0.2
+  sizes, margin = checked_sizes(shapes), 0.2
   with readable(model) as given:
     least = margin if measure else least_margin(profile, margin)
     survey = survey_model(load_model(given), profile, least, sizes)
@@ -62,7 +63,7 @@ def explain(
   target: str | None = None,
   budget_s: float | None = None,
   margin: float = 0.2,
-  shapes: Mapping[str, Sequence[int]] | None = None,
+  shapes: Mapping[str, int | Sequence[int]] | None = None,
 ) -> ExplainReport:
   """Why ``region`` of ``model`` ends where it does, and what a search of it alone finds.
 
@@ -86,8 +87,10 @@ def explain(
 
   start = time.monotonic()
   check_budget(budget_s)
+  check_kinds("a text", region=region)
+  check_kinds("a number", margin=margin)
   profile, _ = asked_target(target)
-  sizes = checked_sizes(shapes or {})
+  sizes = checked_sizes(shapes)
   margin = least_margin(profile, margin)
   options = Options(profile, margin, 300.0 if budget_s is None else budget_s, shapes=sizes)
   with readable(model) as given:
@@ -103,4 +106,4 @@ def explain(
 
 
 def _source(model: ModelSource) -> str | None:
-  return str(model) if isinstance(model, (str, Path)) else None
+  return str(model) if isinstance(model, (str, os.PathLike)) else None

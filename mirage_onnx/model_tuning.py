@@ -31,7 +31,7 @@ def tune(
   model: str | Path,
   *,
   budget_s: float | None = None,
-  shapes: Mapping[str, Sequence[int]] | None = None,
+  shapes: Mapping[str, int | Sequence[int]] | None = None,
   check: bool = True,
   timer: Callable[[Race], Times | Failed] | None = None,
 ) -> TuneReport:
@@ -53,7 +53,7 @@ def tune(
   """
   start = time.monotonic()
   check_budget(budget_s)
-  path, sizes = Path(model), checked_sizes(shapes or {})
+  path, sizes = Path(model), checked_sizes(shapes)
   check_file(path)
   from mirage_onnx.custom_op.model_nodes import ModelFile
   from mirage_onnx.custom_op.race import Racer

@@ -125,13 +125,27 @@ class Gate:
         raise EarlierStaysError
     return dropped
 
-  def prefers(self, other: Path, new: Path) -> bool:
-    """Whether ``other`` is faster than ``new``: somewhere with confidence, and on the whole."""
+  def prefers(self, other: Path, new: Path, name: str = "") -> bool:
+    """Whether ``other`` is faster than ``new``: somewhere with confidence, and on the whole.
+
+    ``name``: of all that it is made with; a later run asks by it, before it makes the file again.
+    """
     if time.monotonic() > self.end:
       return False
     asked = self._question((Arm(str(new)), Arm(str(other))), ((0, 1),), DROP_ALPHA, time.monotonic())
     found = self._asked(replace(asked, brief=True))
-    return isinstance(found, Times) and Gain(tuple(r.speedups[0] for r in found.rows)).is_harmful
+    if not isinstance(found, Times):
+      return False
+    better = Gain(tuple(r.speedups[0] for r in found.rows)).is_harmful
+    if name and isinstance(self.timer, Racer):
+      self.timer.prefer(Arm(self.original), Arm(str(new)), name, better)
+    return better
+
+  def preferred(self, new: Path, name: str) -> bool | None:
+    """What ``prefers`` has said in an earlier run, if it did."""
+    if not isinstance(self.timer, Racer):
+      return None
+    return self.timer.preferred(Arm(self.original), Arm(str(new)), name)
 
   def losers(
     self, result: Arm, groups: Mapping[str, frozenset[str]], sure: Container[str] = ()

@@ -214,7 +214,10 @@ def _search_rest(
   """
   start = time.monotonic()
   store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
-  shared = SharedSearches(regions, store, lambda: setting.seconds_left, twins, worths_us)
+  given = sent(loaded)
+  crew = Crew.of(workers)
+  count = min(crew.count, len(regions), MAX_COPIED_BYTES // max(1, given.ByteSize()))
+  shared = SharedSearches(regions, store, lambda: setting.seconds_left, twins, worths_us, max(1, count))
 
   def unless_stopped(ask: Ask) -> Ask:
     def asked(job: Job) -> Answer:
@@ -228,8 +231,6 @@ def _search_rest(
     end = min(setting.deadline, now + (LEARN_BESIDE if beside else LEARN) * (now - start))
     return lambda: end - time.monotonic()
 
-  given = sent(loaded)
-
   def unless_failed(ask: Ask) -> Ask:
     """What fails at one region is the refusal of that region."""
 
@@ -242,9 +243,6 @@ def _search_rest(
 
     return asked
 
-  copies = MAX_COPIED_BYTES // max(1, given.ByteSize())
-  crew = Crew.of(workers)
-  count = min(crew.count, len(regions), copies)
   if not crew.again and (count <= 1 or (len(regions) < MIN_REGIONS and not beside)):
 
     def alone(job: Job) -> Answer:

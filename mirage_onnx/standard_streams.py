@@ -23,8 +23,8 @@ def keep_streams() -> None:
   if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr does: another encoding than UTF-8 ends no command
     sys.stdout.reconfigure(errors="backslashreplace")
   if type(sys.stderr) is io.TextIOWrapper and sys.stderr.fileno() == _STDERR:
-    coded = {"encoding": sys.stderr.encoding, "errors": sys.stderr.errors}
-    sys.stderr = io.TextIOWrapper(io.BufferedWriter(_Messages()), **coded, line_buffering=True)
+    stream, was = io.BufferedWriter(_Messages()), sys.stderr
+    sys.stderr = io.TextIOWrapper(stream, was.encoding, was.errors, line_buffering=True)
 
 
 def _open_missing() -> None:

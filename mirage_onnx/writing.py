@@ -174,13 +174,17 @@ def _write(
   kept = KeptChecks.of_user(original, loaded.given) if check else None
 
   def rival_is_better(new: Path) -> bool:
-    """Whether the run's other choice is; its file is gone afterwards."""
+    """Whether the run's other choice is; its file, if nobody knows, is gone afterwards."""
     assert gate is not None
-    better = False
+    from mirage_onnx.tune.rival import made_with
+
+    better, name = False, f"{made_with(run.rival)} {options.pool} {place.external}"
+    if (known := gate.preferred(new, name)) is not None:
+      return known
 
     def asked(other: Path) -> Rejection:
       nonlocal better
-      better = gate.prefers(other, new)
+      better = gate.prefers(other, new, name)
       return Rejection("MODEL_SLOWER", "it was written to be compared only")
 
     beside = place.output.with_name(f"{place.output.name}.rival")

@@ -120,6 +120,27 @@ def test_refused_before_the_work(path, tmp_path, monkeypatch):
       mirage_onnx.optimize(source, out, target="h200")
 
 
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"output": 3}, {"target": ["h200", "a100"]}, {"target": 90}, {"budget_s": "10m"}, {"margin": "x"},
+    {"shapes": "batch=1"}, {"shapes": {"batch": -1}}, {"shapes": {"batch": "1,8"}}, {"journal": 1},
+  ],
+)  # fmt: skip
+def test_arguments_of_other_types(options):
+  with refused("OPTION_INVALID"):
+    mirage_onnx.optimize(model(), **{"target": "h200", **options})
+  with refused("OPTION_INVALID", "region=3 is of type int, not a text"):
+    mirage_onnx.explain(model(), 3, target="h200")
+
+
+def test_a_model_as_bytes():
+  found = mirage_onnx.inspect(model().SerializeToString(), target="h200", shapes={})
+  assert found.regions == mirage_onnx.inspect(model(), target="h200").regions
+  with refused("MODEL_INVALID", "no serialized onnx.ModelProto"):
+    mirage_onnx.inspect(b"model.onnx", target="h200")
+
+
 def test_without_onnxruntime_nothing_is_written_unchecked(path, tmp_path, monkeypatch):
   monkeypatch.setattr(api, "find_spec", lambda name: None)
   out = tmp_path / "out.onnx"

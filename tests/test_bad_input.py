@@ -16,6 +16,7 @@ from small_models import Net
 
 from mirage_onnx import cli
 from mirage_onnx.errors import Exit
+from mirage_onnx.report.text_file import write_text
 
 OPTION = "OPTION_INVALID"
 #: Arguments, the code, and words of the line.
@@ -69,6 +70,7 @@ CASES = (
   ("optimize m.onnx --locked --dry-run", "exclude each other", OPTION),
   ("optimize m.onnx --margin 1", "less than 1", OPTION),
   ("optimize m.onnx --margin nan", "less than 1", OPTION),
+  ("optimize m.onnx --target h200,", "a comma stands between two names", OPTION),
   ("optimize m.onnx --target cpu", "known: h200, h100, a100-40gb", "TARGET_UNKNOWN"),
   ("optimize m.onnx --external none", "'--external'", OPTION),
   ("optimize external.onnx -o folder/o.onnx --external keep", "can only be kept", OPTION),
@@ -219,6 +221,8 @@ def test_there_are_many():
     "env",
     "schema",
     "cache",
+    "--help",
+    "optimize --help",
     "optimize m.onnx -q --json --dry-run",
   ],
 )
@@ -248,8 +252,25 @@ def test_a_terminal_without_utf8(folder, monkeypatch, more):
   assert json.loads(text)["schema"] == 1 if more else "\\xb5s predicted" in text
 
 
-def test_events_that_nobody_can_write(folder, monkeypatch, capsys):
-  """The disk is full: the run goes on."""
+@pytest.mark.parametrize("option", ["--events", "--trace"])
+def test_events_that_nobody_can_write(folder, monkeypatch, capsys, option):
+  """The disk is full: the run goes on, and is told at its end."""
   monkeypatch.chdir(folder)
-  assert cli.main(["optimize", "other.onnx", "--dry-run", "-q", "--events", "/dev/full"]) == Exit.DONE
-  assert "error" not in capsys.readouterr().err
+  assert cli.main(["optimize", "other.onnx", "--dry-run", "--json", option, "/dev/full"]) == Exit.INPUT
+  told = capsys.readouterr()
+  assert told.err.splitlines()[-1].startswith(
+    "error: OUTPUT_UNWRITABLE: /dev/full: No space left on device: it"
+  )
+  assert json.loads(told.out.splitlines()[0])["regions"] is not None
+
+
+def test_a_text_through_a_link(tmp_path):
+  """The link stays, and what it names is replaced."""
+  kept = tmp_path / "elsewhere" / "kept.html"
+  kept.parent.mkdir()
+  kept.write_text("old")
+  link = tmp_path / "link.html"
+  link.symlink_to(kept)
+  write_text(link, "new")
+  assert link.is_symlink() and kept.read_text() == "new"
+  assert [p.name for p in kept.parent.iterdir()] == ["kept.html"]

@@ -304,6 +304,23 @@ def test_public_names():
   subprocess.run([sys.executable, "-c", light], check=True, cwd=ROOT)
 
 
+BEGINNING = """
+import sys
+class Begun:
+  def find_spec(self, name, *_):
+    if name == "mirage_onnx.cli":
+      raise KeyboardInterrupt
+sys.meta_path.insert(0, Begun())
+from mirage_onnx.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_before_anything_is_imported():
+  done = subprocess.run([sys.executable, "-c", BEGINNING], cwd=ROOT, capture_output=True, text=True)
+  assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "interrupted\n")
+
+
 SLEEPER = """
 import sys, time, types
 api = types.ModuleType("mirage_onnx.api")
@@ -326,6 +343,7 @@ def test_ctrl_c_in_a_real_process():
   assert process.stderr.readline() == "ready\n"
   process.send_signal(signal.SIGINT)  # asks to stop and keep the best, which this one cannot
   assert process.stderr.readline() == "asked\n"
+  time.sleep(0.5)  # a signal between the write and its return has the line written again
   assert process.poll() is None
   process.send_signal(signal.SIGINT)
   assert process.stderr.read() == "interrupted\n"

@@ -70,7 +70,7 @@ def function_of_a_constant():
 
 def cancelled_input():
   net = Net()
-  x, z = net.input(8, 64), net.input(8, 64)
+  x, z = net.weight(8, 64), net.input(8, 64)
   return net.model(net.Abs(net.Tanh(net.Exp(net.Add(z, net.Sub(x, x))))))
 
 

@@ -21,6 +21,9 @@ from mirage_onnx.racing import Gate
 from mirage_onnx.report.notes import Notes
 from mirage_onnx.report.optimize_report import measured_report
 from mirage_onnx.report.run_record import kept_record, read
+from mirage_onnx.rewrite.kept_races import KeptRacer
+from mirage_onnx.rewrite.save import save_model
+from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune.gate import EarlierStaysError
 from mirage_onnx.tune.paired import speedup
@@ -190,6 +193,26 @@ def test_the_predicted_choice_is_written_where_it_is_faster(three, tmp_path, us,
   assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
   asked = [len({a.path for a in race.arms}) for race in timer.asked[:1]]
   assert asked == [2] and timer.asked[0].arms[0].path != gate.original  # first of all these two
+
+
+@pytest.mark.parametrize("us", [40, 3])
+def test_a_repeat_does_not_write_what_was_not_preferred(three, tmp_path, monkeypatch, us):
+  """What is written is preferred again, the rival is not made: where it won, its choice is written."""
+  timer, store = Timer(costs(three, 1, 2, us), noise=0.002), KeptFolder(tmp_path / "kept", {})
+  onnx.save(three.original, tmp_path / "in.onnx")
+  loaded = load_model(tmp_path / "in.onnx")
+  whole = a_run(three, loaded)
+  run = replace(with_these(whole, loaded, OPTIONS, [0, 1]), rival=whole.chosen)
+  place = writing.Destination(tmp_path / "out.onnx", tmp_path / "in.onnx", None, time.monotonic() + 300)
+  made, bytes_of = [], []
+  monkeypatch.setattr(
+    writing, "save_model", lambda *a, **how: made.append(a[1].name) or save_model(*a, **how)
+  )
+  for _ in range(2):
+    gate = Gate(str(tmp_path / "in.onnx"), ({},), place.end, timer=KeptRacer(store, timer))
+    writing.write(run, loaded, OPTIONS, place, check=False, gate=gate)
+    bytes_of.append((tmp_path / "out.onnx").read_bytes())
+  assert bytes_of[0] == bytes_of[1] and made.count("out.onnx.rival") == 1
 
 
 def test_a_lock_repeats_what_was_measured_too(three, tmp_path):

@@ -27,7 +27,7 @@ from mirage_onnx.custom_op.comparison import (
   NodePath,
 )
 from mirage_onnx.custom_op.defined import Defined
-from mirage_onnx.custom_op.difference import NEARBY, OutputDifference, worse
+from mirage_onnx.custom_op.difference import OutputDifference, worse
 from mirage_onnx.custom_op.edge_inputs import EDGES, IsFinite, edge_inputs
 from mirage_onnx.custom_op.first_runs import custom_names, custom_paths, first_runs
 from mirage_onnx.custom_op.in_double import run_in_double
@@ -40,7 +40,7 @@ from mirage_onnx.custom_op.model_run import How, check_declared, check_signature
 from mirage_onnx.custom_op.ran_checks import RanChecks
 from mirage_onnx.custom_op.running_sizes import batch_sizes, first_run, free_sizes
 from mirage_onnx.custom_op.session import launches
-from mirage_onnx.custom_op.shaken import Shaken
+from mirage_onnx.custom_op.shaken import NARROW, Shaken
 from mirage_onnx.custom_op.steps import EVERYTHING, OPTIMIZED, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.wide_check import Input, WideCheck
 from mirage_onnx.custom_op.widen import has_halves, run_widened
@@ -50,9 +50,6 @@ from mirage_onnx.importer.steps_apart import apart_as_in
 
 if TYPE_CHECKING:
   import onnxruntime as ort
-
-
-_NEARBY_RUNS = 4
 
 
 def compare_models(
@@ -144,7 +141,7 @@ def compare_models(
   last: dict[str, np.ndarray] = {}
   defined = Defined(a, left)
   file = ModelFile.read(a)
-  shaken = Shaken(file.proto, file.folder)
+  shaken, nearby = (Shaken(file.proto, file.folder, *errors) for errors in ((), (NARROW,)))
   pairs = caches(file.proto.graph)
   for kind, feeds in drawn(left.get_inputs(), defined):
     if kind in left_out.kinds:
@@ -160,7 +157,7 @@ def compare_models(
       as_defined=cache(partial(defined.run, feeds)),
       whole=True,
       shaken=partial(shaken.runs, feeds),
-      nearby=partial(_nearby, left, feeds),
+      nearby=partial(nearby.runs, feeds),
       hangs=shaken.hangs,
     )
     counted = measured(measure, loose_rows(left, pairs, feeds, wanted))
@@ -249,18 +246,6 @@ def _in_fp32(file: ModelFile, feeds: Mapping[str, np.ndarray]) -> dict[str, np.n
   """In float64 what has no 16-bit float."""
   run = run_widened if has_halves(file.proto) else run_in_double
   return run(file.proto, file.folder, feeds)
-
-
-def _nearby(
-  session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]
-) -> Iterator[Mapping[str, np.ndarray]]:
-  """Runs of the original on inputs of fp32 that are off by ``NEARBY``, the same in every process."""
-  rng = np.random.default_rng(0)
-  for _ in range(_NEARBY_RUNS):
-    yield run_session(session, {
-      n: (x * (1 + NEARBY * rng.standard_normal(x.shape))).astype(x.dtype) if x.dtype == np.float32 else x
-      for n, x in feeds.items()
-    })  # fmt: skip
 
 
 def _region_check(

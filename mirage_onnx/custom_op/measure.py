@@ -19,10 +19,10 @@ from mirage_onnx.custom_op.difference import (
   excused,
   finite,
   is_near_at_edge,
-  near_constant,
   nearer,
   only,
   typical_row,
+  within_roundings,
 )
 from mirage_onnx.custom_op.edge_inputs import EDGES
 from mirage_onnx.custom_op.model_nodes import Model
@@ -31,8 +31,6 @@ from mirage_onnx.custom_op.widen import HALF
 
 #: Of integers made of numbers at the edge, which cancel to anything and seldom twice to the same.
 EDGE_SHARE = 0.01
-#: Rows of equal numbers.
-CONSTANT = "constant_rows"
 #: The outputs of the original by name, in every one of several runs.
 Runs = Callable[[], Iterator[Mapping[str, np.ndarray]]]
 
@@ -45,8 +43,8 @@ def _never() -> Iterator[Mapping[str, np.ndarray]]:
 class KnownOriginal:
   """What can be asked of the original on one input, of this ``kind``, where its outputs alone do not decide.
 
-  ``whole``: outputs are a model's, not a custom node's. ``shaken``: its runs with errors; ``nearby``: those
-  on inputs that are off by ``NEARBY``; neither is asked where the user gives a tolerance. ``hangs``: whether
+  ``whole``: outputs are a model's, not a custom node's. ``shaken``: its runs with errors; ``nearby``: with
+  those of some roundings only; neither is asked where the user gives a tolerance. ``hangs``: whether
   a float is made of integers that are made of floats.
   """
 
@@ -74,7 +72,10 @@ Measure = Callable[[str, np.ndarray, np.ndarray, KnownOriginal], OutputDifferenc
 
 
 class Tolerances:
-  """``difference`` with the tolerances of two models; rows are sized by the first input."""
+  """``difference`` with the tolerances of two models; rows are sized by the normal inputs so far.
+
+  The first one may show nothing: a mask that hides nothing is zero.
+  """
 
   def __init__(self, precision: float, rtol: float | None) -> None:
     self._precision, self._rtol = precision, rtol
@@ -86,7 +87,8 @@ class Tolerances:
 
   def __call__(self, name: str, want: np.ndarray, got: np.ndarray, known: KnownOriginal) -> OutputDifference:
     """How the outputs ``got`` differ from the original's, ``want``."""
-    self._floors.setdefault(name, FLOOR * typical_row(want))
+    if name not in self._floors or known.kind.startswith("normal"):
+      self._floors[name] = max(self._floors.get(name, 0.0), FLOOR * typical_row(want))
     if want.dtype.kind in "biu":
       return self._of_integers(name, want, got, known)
     if known.kind in EDGES:
@@ -113,9 +115,8 @@ class Tolerances:
     self, name: str, want: np.ndarray, got: np.ndarray, known: KnownOriginal
   ) -> OutputDifference:
     kind, floor, limit = known.kind, self._floors[name], self._limit(want)
-    if kind in MASKED:
-      where = counts(want, None, limit)
-      want, got = only(where, want), only(where, got)
+    where = counts(want, None, limit) if kind in MASKED else np.ones(want.shape, bool)
+    want, got = only(where, want), only(where, got)
     found = difference(name, want, got, limit, floor, kind)
     if found.passed or self._rtol is not None or found.dtype != got.dtype.name:
       return found
@@ -125,12 +126,12 @@ class Tolerances:
     if exact is None or exact.dtype.itemsize <= want.dtype.itemsize:
       return found
     if want.dtype not in HALF:
-      exact = only(counts(want, None, limit), exact) if kind in MASKED else exact
+      exact = only(where, exact)
       found = nearer(found, want, got, exact, floor)
-      if found.passed or kind != CONSTANT:
+      if found.passed:
         return found
-      near = (run[name] for run in known.nearby() if name in run)
-      return near_constant(found, want, got, exact, near, floor)
+      runs = (only(where, run[name]) for run in known.nearby() if name in run)
+      return within_roundings(found, want, got, exact, runs, floor)
     return self._of_halves(found, want, got, exact, known)
 
   def _of_halves(

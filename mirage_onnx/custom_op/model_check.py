@@ -24,7 +24,7 @@ from mirage_onnx.custom_op.loose_rows import caches, loose_rows, measured
 from mirage_onnx.custom_op.measure import KnownOriginal, Measure
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
-from mirage_onnx.custom_op.shaken import Shaken
+from mirage_onnx.custom_op.shaken import NARROW, WIDE, Errors, Shaken
 from mirage_onnx.custom_op.steps import EVERYTHING, LeftOut, SessionStep, Tell, tell_nobody
 from mirage_onnx.custom_op.widen import has_halves, run_rounded, run_widened
 from mirage_onnx.errors import MirageError
@@ -126,7 +126,8 @@ class RegionCheck:
     measure = measured(measure, loose_rows(regions, self._caches, feeds, want))
     for cut in cuts:
       exact, defined = partial(self._in_fp32, cut, values), partial(self._as_defined, cut, values)
-      known = KnownOriginal(kind, exact, defined, shaken=partial(self._shaken, cut, values))
+      shaken, nearby = (partial(self._shaken, cut, values, errors) for errors in (WIDE, NARROW))
+      known = KnownOriginal(kind, exact, defined, shaken=shaken, nearby=nearby)
       for name in cut.makes:
         self._worst.add(cut.node, measure(name, want[name], got[name], known))
 
@@ -152,10 +153,12 @@ class RegionCheck:
     region = onnx.load_from_string(detached_original(self._original, (cut,), values))
     return run_rounded(region, self._original.folder, fed(region.graph.input, values))
 
-  def _shaken(self, cut: Boundary, values: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
+  def _shaken(
+    self, cut: Boundary, values: Mapping[str, np.ndarray], errors: Errors
+  ) -> Iterator[Mapping[str, np.ndarray]]:
     """The same from the same bits, in runs with errors."""
     region = onnx.load_from_string(detached_original(self._original, (cut,), values))
-    return Shaken(region, self._original.folder).runs(fed(region.graph.input, values))
+    return Shaken(region, self._original.folder, errors).runs(fed(region.graph.input, values))
 
   @property
   def failures(self) -> tuple[str, ...]:

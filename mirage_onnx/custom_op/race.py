@@ -122,6 +122,13 @@ class Racer:
     """Whether the answer is there already."""
     return False
 
+  def preferred(self, original: Arm, new: Arm, other: str) -> bool | None:
+    """Whether ``other``, another model made of ``original``, was preferred to ``new``; None: not known."""
+    return None
+
+  def prefer(self, original: Arm, new: Arm, other: str, is_preferred: bool) -> None:
+    """That is known now."""
+
   def leave(self, question: Race, budget_s: float) -> None:
     """Nobody had time for this one, with a budget of so many seconds."""
 

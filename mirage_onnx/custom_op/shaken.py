@@ -13,7 +13,7 @@ comes from the model's float inputs or from weights of more than one element is 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from mirage_onnx.custom_op.difference import ROUNDINGS, RTOL, OutputDifference, row_norms
+from mirage_onnx.custom_op.difference import NEARBY, ROUNDINGS, RTOL, OutputDifference, row_norms
 from mirage_onnx.custom_op.model_run import open_plain, run_session
 from mirage_onnx.custom_op.widen import is_too_wide, value_kinds, widened, widened_values
 from mirage_onnx.errors import MirageError
@@ -53,6 +53,11 @@ SUMS = frozenset((
   "AveragePool", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "Gemm", "GlobalAveragePool", "MatMul",
   "ReduceMean", "ReduceSum",
 ))  # fmt: skip
+#: What sums inside, and takes the mean off what it is of.
+NORMS = frozenset((
+  "GroupNorm", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
+  "MeanVarianceNormalization", "SkipGroupNorm", "SkipLayerNormalization",
+))  # fmt: skip
 #: From this opset on onnxruntime's CPU provider (1.31, 1.32) draws numbers in Dropout, and nowhere else.
 SIGNS_SINCE = 22
 #: What each of four signs adds to an error there: 16 errors, of the standard deviation 1.
@@ -63,11 +68,25 @@ DRAWN = "is drawn"
 _NAN = "/is NaN"
 
 
+@dataclass(frozen=True, slots=True)
+class Errors:
+  """Standard deviations of errors by type, and the operators whose inputs have errors of their own."""
+
+  of: Mapping[int, float]
+  before: frozenset[str]
+
+
+#: As far as another right computation may be.
+WIDE = Errors(ERROR, SUMS)
+#: As far as some roundings in another order are, of fp32.
+NARROW = Errors({**ERROR, TensorProto.FLOAT: NEARBY}, SUMS | NORMS)
+
+
 class Shaken:
   """The original, run with errors; opened when it is first asked. The same in every process."""
 
-  def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
-    self._model, self._folder = model, folder
+  def __init__(self, model: onnx.ModelProto, folder: Path | None, errors: Errors = WIDE) -> None:
+    self._model, self._folder, self._errors = model, folder, errors
 
   def runs(self, feeds: Mapping[str, np.ndarray]) -> Iterator[Mapping[str, np.ndarray]]:
     """All outputs, floats in fp32, of up to ``RUNS`` runs; {} for one that onnxruntime fails, the last.
@@ -110,10 +129,11 @@ class Shaken:
   def _session(self) -> "ort.InferenceSession | None":
     if is_too_wide(self._model):
       return None
-    return open_plain(shaken(self._model, self._folder), str(self._folder) if self._folder else None)
+    made = shaken(self._model, self._folder, self._errors)
+    return open_plain(made, str(self._folder) if self._folder else None)
 
 
-def shaken(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProto:
+def shaken(model: onnx.ModelProto, folder: Path | None = None, errors: Errors = WIDE) -> onnx.ModelProto:
   """``widened``, with a relative error of its own type on every float that is rounded, and on terms of sums.
 
   What lies in functions and subgraphs is as it is, and so is a value whose type is not known.
@@ -130,7 +150,7 @@ def shaken(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProt
 
   def move(name: str, to: str, kind: int) -> None:
     factor, seed = f"{name}/factor", len(found.graph.node)
-    found.graph.node.extend(factors(name, factor, ERROR[kind], seed))
+    found.graph.node.extend(factors(name, factor, errors.of[kind], seed))
     found.graph.node.append(helper.make_node("Mul", [name, factor], [to]))
 
   for node in nodes:
@@ -139,7 +159,7 @@ def shaken(model: onnx.ModelProto, folder: Path | None = None) -> onnx.ModelProt
     measured |= {*made}
     if off and not made:
       watched |= dict.fromkeys(off)
-    if node.op_type in SUMS:
+    if node.op_type in errors.before:
       for name in dict.fromkeys(n for n in off if n in given and n not in moved):
         moved[name] = f"{name}/moved"
         move(name, moved[name], kinds[name])

@@ -31,7 +31,7 @@ from mirage_onnx.custom_op.model_check import RegionDifference, Worst
 from mirage_onnx.custom_op.model_nodes import ModelFile
 from mirage_onnx.custom_op.model_run import How, open_session, run_session
 from mirage_onnx.custom_op.session import launches
-from mirage_onnx.custom_op.widen import HALF, is_too_wide, run_rounded, widened, widened_values
+from mirage_onnx.custom_op.widen import HALF, is_too_wide, run_rounded, value_kinds, widened, widened_values
 from mirage_onnx.errors import MirageError
 
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ class WideCheck:
     self.nodes = tuple(cut.node for cut in self._cuts)
     self._original, self._rewritten = original, rewritten
     whole = onnx.load_from_string(exposed(original, self._cuts))
-    self._types = {
-      v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)
+    declared = {
+      v.name: v.type.tensor_type.elem_type
       for graph in (whole.graph, rewritten.proto.graph)
       for v in (*graph.input, *graph.output, *graph.value_info)
-      if v.type.tensor_type.elem_type
     }
+    kinds = {**value_kinds(original.proto), **{n: k for n, k in declared.items() if k}}
+    self._types = {n: helper.tensor_dtype_to_np_dtype(k) for n, k in kinds.items() if k}
     self._whole = self._open(whole)
     self._bodies = self._opened_bodies()
     self.compares_outputs = self._bodies is not None

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 
 from mirage_onnx.importer.context import Context, Value, const
@@ -16,6 +18,7 @@ FACTORS = frozenset({"mul", "div"})
 #: Variadic ONNX operator -> function that chains its operands.
 CHAINS = {"Max": "max", "Min": "min", "Sum": "add"}
 _LARGEST = float(np.finfo(np.float32).max)
+_BOUNDS = ((1, "max", "the lower bound", -1), (2, "min", "the upper bound", 1))
 
 
 def operands(c: Context, read: Callable[[int], Value] | None = None) -> list[Value]:
@@ -58,19 +61,23 @@ def power(c: Context) -> None:
 def clip(c: Context) -> None:
   """min(max(x, low), high): the upper bound wins where the bounds cross.
 
-  A bound that a run gives is a tensor of one element; before opset 11 bounds are attributes.
+  A bound that a run gives is a tensor of one element; before opset 11 bounds are attributes. One that is not
+  there is the end of the type, which infinity becomes.
   """
   x = c.tensor(0)
   if c.opset < 11:
-    # The defaults are the ends of fp32; the other end as a bound is one.
+    # The defaults are the ends of fp32; beyond them is no bound.
     for name, op, none in (("min", "max", -_LARGEST), ("max", "min", _LARGEST)):
       bound = c.attribute(name, none)
-      if math.isnan(bound) or (bound > none if none < 0 else bound < none):
+      if not math.isinf(bound) or (bound > 0) == (none < 0):
         x = c.elementwise(op, x, const(c.fraction(name, none)))
     c.finish(x)
     return
-  for position, op, what in ((1, "max", "the lower bound"), (2, "min", "the upper bound")):
-    if c.has(position):
+  for position, op, what, sign in _BOUNDS:
+    if not c.has(position):
+      if x.dtype is not None and x.dtype.is_float:
+        x = c.elementwise(op, x, const(sign * Fraction(float(ml_dtypes.finfo(x.dtype.numpy).max))))
+    else:
       if c.known(position) is not None:
         c.number(position, what)
       elif c.tensor(position).shape != ():
@@ -93,9 +100,11 @@ def dropout(c: Context) -> None:
 
 
 def leaky_relu(c: Context) -> None:
-  """max(x, a x) for 0 <= a <= 1, else max(x, 0) + a min(x, 0)."""
+  """max(x, a x) for 0 < a <= 1, else max(x, 0) + a min(x, 0)."""
   x, alpha = c.widen(c.tensor(0)), Constant(c.fraction("alpha", 0.01))
-  if 0 <= alpha.base <= 1:  # type: ignore[operator]
+  if alpha.base == 0:
+    raise c.reject("alpha is 0, which makes NaN of -inf")
+  if 0 < alpha.base <= 1:  # type: ignore[operator]
     c.finish(c.elementwise("max", x, c.elementwise("mul", x, alpha)))
   else:
     c.finish(_two_sided(c, x, alpha))

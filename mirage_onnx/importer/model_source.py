@@ -1,12 +1,14 @@
 """The models that ``optimize``, ``inspect``, ``verify`` ... take: a file, or one that is in memory.
 
     path, onnx.ModelProto                        as they are
+    bytes                                        of a serialized onnx.ModelProto
     onnx_ir.Model, torch.onnx.ONNXProgram        serialized; above 1 GiB into a temporary folder
 
 A model of onnx_ir may have its weights in files, on a device or lazily; its own writer reads them.
 Neither library is imported here: who has such a model has imported it.
 """
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import onnx
-from google.protobuf.message import EncodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from mirage_onnx.errors import MirageError
 
@@ -39,7 +41,7 @@ class ExportedProgram(Protocol):
   def model(self) -> Any: ...
 
 
-ModelSource: TypeAlias = str | Path | onnx.ModelProto | IrModel | ExportedProgram
+ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | IrModel | ExportedProgram
 
 
 @contextmanager
@@ -51,16 +53,25 @@ def readable(model: ModelSource) -> Iterator[Path | onnx.ModelProto]:
   Raises:
       MirageError: OPTION_INVALID for anything that is none of these.
   """
-  if isinstance(model, (str, Path)):
+  if isinstance(model, (str, os.PathLike)):
     yield Path(model)
+  elif isinstance(model, bytes):
+    yield _parsed(model)
   elif isinstance(model, onnx.ModelProto):
     yield model
   elif (found := _ir_model(model)) is not None:
     with tempfile.TemporaryDirectory(prefix="mirage-onnx-") as folder:
       yield _written(found, Path(folder))
   else:
-    kinds = "a path, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram"
+    kinds = "a path, bytes, onnx.ModelProto, onnx_ir.Model or torch.onnx.ONNXProgram"
     raise MirageError("OPTION_INVALID", f"the model is of type {type(model).__name__}, not {kinds}")
+
+
+def _parsed(data: bytes) -> onnx.ModelProto:
+  try:
+    return onnx.load_from_string(data)
+  except DecodeError as error:
+    raise MirageError("MODEL_INVALID", "the bytes are no serialized onnx.ModelProto") from error
 
 
 @contextmanager
@@ -84,7 +95,7 @@ def stored(model: ModelSource) -> Iterator[Path]:
 
 def said(model: ModelSource) -> str:
   """What reports call ``model``."""
-  return str(model) if isinstance(model, (str, Path)) else "the model in memory"
+  return str(model) if isinstance(model, (str, os.PathLike)) else "the model in memory"
 
 
 def _ir_model(model: object) -> Any:

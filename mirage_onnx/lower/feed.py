@@ -25,7 +25,7 @@ from mirage_onnx.target import Target
 
 #: By warpgroups that multiply: registers of a thread that are left for the one that copies, and what
 #: they have then. They are a multiple of 8, and all together those of a launch: 168, 128 or 96 each.
-_REGISTERS = {2: (24, 240), 3: (32, 160), 4: (24, 112)}
+REGISTERS = {2: (24, 240), 3: (32, 160), 4: (24, 112)}
 #: A box has at most so many rows, and pieces of a tile whole groups of swizzled rows.
 _MOST_ROWS, _GROUP, _MOST_TEAMS = 256, 8, 3
 
@@ -65,7 +65,7 @@ class Feed:
   @property
   def registers(self) -> tuple[int, int] | None:
     """Of a thread of the warpgroup that copies, and of the teams, if these are given some of its."""
-    return _REGISTERS.get(self.teams * self.warps // WGMMA.warps)
+    return REGISTERS.get(self.teams * self.warps // WGMMA.warps)
 
   @property
   def arrivals(self) -> int:

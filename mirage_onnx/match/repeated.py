@@ -95,8 +95,11 @@ class LateRegion:
     """Those of the region's inputs that no run changes."""
     place, names = self._made.place, self._names
     found = self._made.region.weights
-    if any(place[i.tensor.name] >= len(names) for i in found):  # a part of one, whose name is made
-      return self.region.weights
+    if made := {i.tensor.name for i in found if place[i.tensor.name] >= len(names)}:  # parts of some
+      parts = self._maker.parts_of(self._made, names, made)
+      if parts is None:
+        return self.region.weights
+      return tuple(_with_names(i, lambda x: parts.get(x) or names[place[x]]) for i in found)
     return tuple(_with_names(i, lambda x: names[place[x]]) for i in found)
 
 
@@ -159,6 +162,17 @@ class RegionMaker:
       steps = tuple(viewed(self._program, own, live, outputs).steps)
     return self._copy(first, nodes, steps)
 
+  def parts_of(self, first: _Made, names: tuple[str, ...], made: set[str]) -> dict[str, str] | None:
+    """The names that a copy of ``first`` gives to these parts; None where ``copy`` must find them.
+
+    ``names``: of the copy's tensors, by their numbers.
+    """
+    place = first.place
+    found = self._derived_names(first, {*names}, lambda base: names[place[base]])
+    if found is None:
+      return None
+    return {x: found[x] for x in made} if made <= found.keys() else None
+
   def _renamed(self, first: _Made, own: list[Step]) -> tuple[Step, ...] | None:
     """The steps of a copy of ``first`` that computes parts of tensors: their names are new ones.
 
@@ -171,15 +185,10 @@ class RegionMaker:
       for x, y in zip((*s.inputs, s.output.name), (*mine.inputs, mine.output.name), strict=True):
         if same.setdefault(x, y) != y:
           return None
-    if first.derived is None:
-      first.derived = _derived(first.place, same)
-    taken = {*same.values()}
-    for x, base, more in first.derived:
-      name = f"{same[base]}{more}" if base else ""
-      if not base or name in taken or name in self._program.tensors:
-        return None
-      taken.add(name)
-      same[x] = name
+    found = self._derived_names(first, {*same.values()}, lambda base: str(same[base]))
+    if found is None:
+      return None
+    same.update(found.items())
     return tuple(
       Step(
         s.op,
@@ -189,6 +198,25 @@ class RegionMaker:
       )
       for s in first.region.steps
     )
+
+  def _derived_names(
+    self, first: _Made, taken: set[Operand], name_of: Callable[[str], str]
+  ) -> dict[str, str] | None:
+    """The parts of tensors in ``first``, by the names they have in a copy; ``name_of``: of a tensor there.
+
+    None where a name is no tensor's and what says which part, or somebody else has it: it is in ``taken``.
+    """
+    if first.derived is None:
+      theirs = [s for n in first.region.nodes for s in self._nodes[n].steps]
+      first.derived = _derived(first.place, [x for s in theirs for x in (*s.inputs, s.output.name)])
+    found = dict[str, str]()
+    for x, base, more in first.derived:
+      name = f"{name_of(base)}{more}" if base else ""
+      if not base or name in taken or name in self._program.tensors:
+        return None
+      taken.add(name)
+      found[x] = name
+    return found
 
   def _numbered(self, nodes: tuple[str, ...], steps: tuple[Step, ...]) -> dict[str, int]:
     """The numbers of a region's tensors and of those of the model: its form decides them."""

@@ -11,11 +11,12 @@ from mirage_onnx.events import Event
 class EventLines:
   """An ``Emit`` that writes an object a line: the event's name, ``at_s`` since the start, its fields.
 
-  A reader that goes away ends nothing: the rest is not written.
+  A reader that goes away ends nothing: the rest is not written, and ``lost`` says why.
   """
 
   def __init__(self, stream: TextIO) -> None:
     self._stream: TextIO | None = stream
+    self.lost: OSError | None = None
     self._start = time.monotonic()
 
   def __call__(self, event: Event) -> None:
@@ -26,5 +27,5 @@ class EventLines:
     try:
       self._stream.write(line + "\n")
       self._stream.flush()
-    except OSError:
-      self._stream = None
+    except OSError as error:
+      self._stream, self.lost = None, error

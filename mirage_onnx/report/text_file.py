@@ -12,18 +12,21 @@ _HEAD = 1 << 12
 
 
 def write_text(path: Path, text: str) -> None:
-  """Write ``text`` so that a reader sees the old file or the whole new one; a pipe is written to as it is.
+  """Write ``text`` so that a reader sees the old file or the whole new one.
+
+  A pipe is written to as it is; a link stays one.
 
   Raises:
       MirageError: OUTPUT_UNWRITABLE.
   """
-  part = path.with_name(f"{path.name}.{os.getpid()}.part")
+  target = Path(os.path.realpath(path))
+  part = target.with_name(f"{target.name}.{os.getpid()}.part")
   try:
     if path.exists() and not path.is_file():
       path.write_text(text, encoding="utf-8")
       return
     part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    os.replace(part, target)
   except OSError as error:
     with contextlib.suppress(OSError):
       part.unlink()

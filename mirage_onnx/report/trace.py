@@ -31,11 +31,12 @@ _NAMES = {"search": "search worker", "compile": "compile and time"}
 class Trace:
   """An ``Emit`` that writes them; ``close`` ends what is still running.
 
-  A reader that goes away ends nothing: the rest is not written.
+  A reader that goes away ends nothing: the rest is not written, and ``lost`` says why.
   """
 
   def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
     self._stream: TextIO | None = stream
+    self.lost: OSError | None = None
     self._clock, self._start = clock, clock()
     self._first = True
     self._named: set[int] = set()
@@ -106,5 +107,5 @@ class Trace:
     try:
       self._stream.write(text)
       self._stream.flush()
-    except OSError:
-      self._stream = None
+    except OSError as error:
+      self._stream, self.lost = None, error

@@ -27,6 +27,9 @@ from mirage_onnx.tune.lock import file_hash
 from mirage_onnx.tune.machine import present_machine
 from mirage_onnx.tune.paired import LOOKS, Speedup
 
+#: What decides the bytes of a model that is made of chosen kernels.
+MAKING = ("rewrite", "importer", "match", "ir", "compiler", "codegen", "verify", "pipeline.py", "writing.py")
+
 
 class KeptRacer(Racer):
   """A ``Racer`` with ``store`` in front of it; the process begins when something is not known."""
@@ -72,6 +75,18 @@ class KeptRacer(Racer):
     except OSError:
       return False
 
+  def preferred(self, original: Arm, new: Arm, other: str) -> bool | None:
+    """As of ``Racer``; ``other`` names what it is made with, and its making is part of the key."""
+    with suppress(OSError):
+      value = self._store.get(self._preference(original, new, other)) or {}
+      return known if isinstance(known := value.get("preferred"), bool) else None
+    return None
+
+  def prefer(self, original: Arm, new: Arm, other: str, is_preferred: bool) -> None:
+    """As of ``Racer``."""
+    with suppress(OSError):
+      self._store.put(self._preference(original, new, other), {"preferred": is_preferred})
+
   def leave(self, question: Race, budget_s: float) -> None:
     """As of ``Racer``."""
     with suppress(OSError):
@@ -99,6 +114,10 @@ class KeptRacer(Racer):
   def _any(self, original: Path) -> str:
     """Of any race whose first arm is this. Raises OSError where it cannot be read."""
     return self._store.key("raced", file_hash(original))
+
+  def _preference(self, original: Arm, new: Arm, other: str) -> str:
+    """Raises OSError where a file cannot be read."""
+    return self._store.key("preferred", source_digest(*MAKING), other, *map(_arm_text, (original, new)))
 
   def _key(self, q: Race, what: str = "race") -> str:
     """Raises OSError where a file cannot be read."""

@@ -68,7 +68,7 @@ def closed_again(
   graph.node.extend(nodes)
   graph.input.extend(nested.graph.input)
   graph.output.extend(nested.graph.output)
-  _type_outputs(graph, {v.name: v for v in graph.value_info})
+  _type_outputs(graph, {v.name: v for v in graph.value_info}, ranked=False)
   forget_contradicted(graph, tensors)
   return rewritten
 
@@ -110,7 +110,7 @@ def _subgraph(
       _forget_names(copy)
   outputs = {v.name for v in made.output}
   made.value_info.extend(v for name, v in types.items() if name not in stated | outputs)
-  _type_outputs(made, types)
+  _type_outputs(made, types, ranked=section.holder.op_type == "Scan")
   forget_contradicted(made, {name: tensors[o] for o, name in yielded.items() if o in tensors})
   return made
 
@@ -144,16 +144,16 @@ def _back(node: onnx.NodeProto, names: Mapping[str, str], flat: Flat, done: _Mad
   return copy
 
 
-def _type_outputs(graph: onnx.GraphProto, types: Mapping[str, onnx.ValueInfoProto]) -> None:
+def _type_outputs(graph: onnx.GraphProto, types: Mapping[str, onnx.ValueInfoProto], *, ranked: bool) -> None:
   """onnxruntime asks for the type of what custom nodes yield, also where it is a result of the graph.
 
-  So does its Scan for the rank of a result, which it infers of other nodes itself.
+  ``ranked``: and for its rank, as Scan does; of other nodes it infers that itself.
   """
   for output in (o for o in graph.output if o.name in types):
     known = types[output.name].type
     if not output.type.WhichOneof("value"):
       output.type.CopyFrom(known)
-    elif not output.type.tensor_type.HasField("shape") and known.tensor_type.HasField("shape"):
+    elif ranked and not output.type.tensor_type.HasField("shape") and known.tensor_type.HasField("shape"):
       output.type.tensor_type.shape.CopyFrom(known.tensor_type.shape)
 
 

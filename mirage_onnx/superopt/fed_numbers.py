@@ -14,8 +14,14 @@ from math import ceil, prod
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir.functions import ELEMENTWISE, Price
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor
-from mirage_onnx.lower.feed import barrier_bytes
-from mirage_onnx.superopt.warpgroup_numbers import Shape, in_turn, lowered_fastest, warpgroup_points
+from mirage_onnx.lower.feed import REGISTERS, barrier_bytes
+from mirage_onnx.superopt.warpgroup_numbers import (
+  OTHER_REGISTERS,
+  Shape,
+  in_turn,
+  lowered_fastest,
+  warpgroup_points,
+)
 from mirage_onnx.target import Target
 
 #: Rows and columns of a team's part, its warps, teams; some warpgroups share out columns.
@@ -36,6 +42,9 @@ _LEAST_WITH_SHARED = 4
 #: what that takes of the time (on an H100 .91 to .99 in twelve cases, and with functions beside the next
 #: part's products, too, .93 to .99 in four: bench/results/h100/step_apart.json).
 _LATE_WARPS, _LATE_PART, _LATE_TIME, _BESIDE_TIME = 8, 128 * 128, 0.96, 0.96
+
+#: Registers of a lane of one warpgroup, which is given none of those of the one that copies.
+_FEW_WARPS_HAVE = 255
 
 
 def product_points(
@@ -101,6 +110,10 @@ def _points(
   for rows, columns, warps, teams in _TEAMS:
     if rows > extents[shape.rows] or columns > extents[shape.columns]:
       continue
+    if shape.products > 1 and not _has_registers(
+      shape.products * rows * columns // (32 * warps), warps * teams
+    ):
+      continue
     tile = {shape.rows: rows, shape.columns: columns}
     blocks = {a: -(-extents[a] // tile.get(a, 1)) for a in kernel.grid}
     steps = _STEPS if rows * columns <= _SMALL else _STEPS[:1]
@@ -112,3 +125,12 @@ def _points(
       if blocks[apart] % sharing == 0 and 2 < stages < ceil(extents[kernel.loop or ""] / step) + 2:
         tiles = tuple(tile.get(a, 1) for a in kernel.grid)
         yield KernelParams(tiles, 1, step, warps, stages, WGMMA.name, teams=teams, sharing=sharing)
+
+
+def _has_registers(sums: int, warps: int) -> bool:
+  """Whether a lane has registers for so many sums of several products, and for what is computed of them.
+
+  Gate and up of a LLaMA layer by 224 columns (224 sums), predicted to be fastest, spilled 2,048 bytes.
+  """
+  _, own = REGISTERS.get(warps // WGMMA.warps, (0, _FEW_WARPS_HAVE))
+  return sums + OTHER_REGISTERS <= own

@@ -6,8 +6,8 @@ one is first is a matter of their order alone, so the results do not depend on t
 workers. A search does not wait for probes that only later runs have a use for: they come after all
 results, by ``learn``. Regions that are kin (``kin_units.py``) are searched one after the other by one thread,
 whose process has the units of the first then. What is next may be wished anew whenever a worker is free
-(``take``). No search gets all the time that is left while others wait: ``FAIR`` times its even share, or
-``LEAST_S``.
+(``take``). No search gets all the time that is left while others wait: ``FAIR`` times its even share of all
+processes' time, or ``LEAST_S``.
 """
 
 import threading
@@ -100,7 +100,10 @@ def _answer(job: Job, scope: SearchScope, verify: Verify, hooks: Hooks) -> Answe
 
 
 class SharedSearches:
-  """The searches of ``regions`` with what ``store`` knows; it learns what they find."""
+  """The searches of ``regions`` with what ``store`` knows; it learns what they find.
+
+  ``at_once``: how many of them have a process of their own.
+  """
 
   def __init__(
     self,
@@ -109,8 +112,9 @@ class SharedSearches:
     seconds_left: Callable[[], float],
     twins: Sequence[tuple[Region, ...]] = (),
     worths_us: Sequence[float] = (),
+    at_once: int = 1,
   ) -> None:
-    self.regions, self.store, self._seconds_left = regions, store, seconds_left
+    self.regions, self.store, self._seconds_left, self._at_once = regions, store, seconds_left, at_once
     self._twins = twins or ((),) * len(regions)
     self._worths_us = worths_us or (inf,) * len(regions)
     self._families = [family(r) for r in regions]
@@ -159,7 +163,7 @@ class SharedSearches:
     """The seconds that a search may take now."""
     left = self._seconds_left()
     waiting = max(1, len(self.regions) - len(self._done))
-    return min(left, max(LEAST_S, FAIR * left / waiting))
+    return min(left, max(LEAST_S, FAIR * self._at_once * left / waiting))
 
   def _ordered(self) -> tuple[int, ...]:
     """The order in which ``result`` is to be called: nobody waits for one that comes later.

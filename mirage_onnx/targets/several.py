@@ -24,6 +24,8 @@ def get_targets(names: str) -> tuple[Target, ...]:
     raise MirageError(
       "OPTION_INVALID", "local is timed on the GPU that is here: it stands alone, or give a name"
     )
+  if "" in words:
+    raise MirageError("OPTION_INVALID", f"{names!r}: a comma stands between two names")
   found = list[Target]()
   for target in map(get_target, words):
     if target.name in {t.name for t in found}:

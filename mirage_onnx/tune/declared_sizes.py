@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from mirage_onnx.argument_kinds import check_kinds
 from mirage_onnx.errors import MirageError
 from mirage_onnx.ir.program import Program
 from mirage_onnx.ir.size_names import names_in, size_by_name
@@ -48,16 +49,20 @@ def parse_sizes(words: Iterable[str]) -> dict[str, tuple[int, ...]]:
   return found
 
 
-def checked_sizes(given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-  """``given`` in order.
+def checked_sizes(given: Mapping[str, int | Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
+  """``given`` in order, one size as a list of it.
 
   Raises:
       MirageError: OPTION_INVALID for a name without sizes, or one that is no positive number.
   """
-  for name, sizes in given.items():
-    if not sizes or not all(type(n) is int and 0 < n <= _LARGEST for n in sizes):
-      raise MirageError("OPTION_INVALID", f"the sizes of {name!r} are {list(sizes)}")
-  return {name: tuple(sorted(set(sizes))) for name, sizes in given.items()}
+  check_kinds("a mapping", shapes=given)
+  found = {}
+  for name, sizes in (given or {}).items():
+    listed = list(sizes) if isinstance(sizes, Iterable) else [sizes]
+    if not listed or not all(type(n) is int and 0 < n <= _LARGEST for n in listed):
+      raise MirageError("OPTION_INVALID", f"the sizes of {name!r} are {listed}")
+    found[name] = tuple(sorted(set(listed)))
+  return found
 
 
 _EXAMPLE = "name=1,8,128..2048:128 (numbers, and ranges with a step)"

@@ -9,6 +9,7 @@ one is far behind by all that was measured. Every kernel of both was right on th
 in neither.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
@@ -60,6 +61,18 @@ def predicted_choice(
     for key in lost:
       del offered[key]
   return ()
+
+
+def made_with(chosen: Sequence[Chosen]) -> str:
+  """A hash of the kernels of a choice, and of where they are."""
+  digest = hashlib.sha256()
+  for c, o in chosen:
+    digest.update(repr((sorted(c.nodes), sorted(c.outputs), c.reads, o.region.key)).encode())
+    if o.compiled:
+      digest.update(repr([p.to_text() for p in o.compiled.candidate.params]).encode())
+      for part in (*(s.text.encode() for s in o.compiled.sources), *(b.image for b in o.compiled.cubins)):
+        digest.update(hashlib.sha256(part).digest())
+  return digest.hexdigest()
 
 
 def _whole_us(program: Program, chosen: Sequence[Chosen], node_us: Mapping[str, float]) -> float:

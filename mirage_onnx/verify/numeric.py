@@ -290,11 +290,19 @@ def _worse(worst: NumericRecord, rows: _Rows, case: str) -> NumericRecord:
   return NumericRecord(worst.candidate, worst.original, worst.case, count)
 
 
+#: The squares of more, added, may be infinite in float64; no number of fp32 is as large.
+_SQUARED = 2.0**480
+#: What numbers of fp64 are divided by then.
+_PART = 2.0**600
+
+
 def _errors(x: np.ndarray, y: np.ndarray, measured: np.ndarray, width: int) -> np.ndarray:
   """Relative L2 error of the measured elements of every row of ``width`` elements."""
   mask = measured.reshape(-1, width)
   clean = np.where(mask, x.reshape(-1, width), 0.0)
   difference = np.where(mask, y.reshape(-1, width), 0.0) - clean
+  if np.abs(clean).max(initial=0.0) > _SQUARED:  # of fp64
+    clean, difference = clean / _PART, difference / _PART
   norms = np.linalg.norm(clean, axis=-1)
   floor = max(SMALL_ROW * float(norms.max(initial=0.0)), 1e-30)
   errors: np.ndarray = np.linalg.norm(difference, axis=-1) / np.maximum(norms, floor)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -85,7 +86,8 @@ class _Asked:
 
 
 def options(tmp_path, jobs):
-  return argparse.Namespace(jobs=jobs, out=tmp_path / "rows.jsonl", work=tmp_path, waiting=[], budget=1.0)
+  rows = tmp_path / "rows.jsonl"
+  return argparse.Namespace(jobs=jobs, out=rows, work=tmp_path, waiting=[], budget=1.0, gates=2)
 
 
 def test_what_was_written_is_raced_alone_and_once(monkeypatch, tmp_path):
@@ -122,3 +124,19 @@ def test_workers_of_no_models_are_not_started():
 
   assert len(list(never_slower.restarted([1, 2], ask, time.monotonic() + 60))) == 2
   assert asked == [[1, 2]]
+
+
+@pytest.mark.slow
+def test_regions_are_timed_and_noted(tmp_path):
+  """A worker by made-up times: it stands in front of functions of the tuner, whose arguments may change."""
+  (tmp_path / "until").write_text(str(time.monotonic() + 600))
+  o = argparse.Namespace(
+    budget=120.0, work=tmp_path, commit="", target="local", gates=1, choices=tmp_path / "choices", cpu=True,
+    fake=True,
+  )  # fmt: skip
+  cores = sorted(os.sched_getaffinity(0))
+  (row,) = never_slower.answers([147], cores, o)
+  assert row["result"] in ("written", "unchanged") and "reason" not in row
+  assert row["timed"] == 1 and set(row["gate_s"]) == {"waited", "raced"}
+  (noted,) = map(json.loads, o.choices.read_text().splitlines())
+  assert noted["seed"] == 147 and noted["timed"] and noted["ort_us"] > 0

@@ -27,11 +27,11 @@ def models():
 
 
 def test_no_random_model_is_slower(models):
-  assert len(models) >= 144 and {r["result"] for r in models} <= {"replaced", "unchanged"}
+  assert len(models) == 300 and {r["result"] for r in models} <= {"replaced", "unchanged"}
   seeds = Counter(r["seed"] for r in models)
   assert max(seeds.values()) == 1 and max(seeds) < 300
   replaced = [r for r in models if r["result"] == "replaced"]
-  assert len(replaced) >= 40 and all(r["race"] for r in replaced)
+  assert len(replaced) == 156 and all(r["race"] for r in replaced)
   assert all(max(r["launches"]) > 0 for r in replaced if "launches" in r)
   assert all(w["high"] is None or w["high"] >= SLOWER for r in replaced for w in r["race"])
 
@@ -41,7 +41,7 @@ def test_rows_say_which_model_and_what_wrote_them(models):
     p = plan(r["seed"])
     assert (r["type"], r["rows"], r["width"]) == (p.kind, p.rows, p.width)
   later = [r for r in models if "budget_s" in r]
-  assert len(later) >= 82 and all(r["gpu"] and len(r["commit"]) == 12 for r in later)
+  assert len(later) == 242 and all(r["gpu"] and len(r["commit"]) == 12 for r in later)
 
 
 def test_no_promised_case_is_slower():

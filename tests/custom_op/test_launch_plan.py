@@ -114,7 +114,7 @@ def test_two_outputs(net):
 
 
 def test_an_input_that_no_kernel_reads_is_still_an_input(net):
-  x, z = net.input(8, 64), net.input(8, 64)
+  x, z = net.weight(8, 64), net.input(8, 64)
   region, (source_,), got = planned(net.model(net.Exp(net.Add(z, net.Sub(x, x)))))
   assert len(got.plan.inputs) == 2
   assert len(source_.args) == 2

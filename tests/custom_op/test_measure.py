@@ -78,3 +78,13 @@ def test_integers_are_those_of_the_original_by_its_definition():
   assert passes([5, 3], {"y": np.array([5, 3])}) and passes([17, 3], {"y": np.array([5, 3])})
   assert not passes([5, 3], {}) and not passes([6, 3], {"y": np.array([5, 3])})
   assert not passes([5, 4], {"y": np.array([5, 3])})
+
+
+def test_rows_are_sized_by_all_normal_inputs(want):
+  """The first one shows nothing where a mask hides nothing, and large ones are no measure."""
+  measure, wide = Tolerances(1e-2, None), want.astype(np.float32)
+  for kind, x in (("normal 0", 0 * wide), ("normal 1", wide), ("large", 1e3 * wide)):
+    assert measure("y", x, x, KnownOriginal(kind)).passed
+  rest = np.full_like(wide, 1e-6)
+  assert measure("y", 0 * wide, rest, KnownOriginal("constant_rows")).passed
+  assert not measure("y", 0 * wide, 1e3 * rest, KnownOriginal("constant_rows")).passed

@@ -152,8 +152,8 @@ def test_outputs_have_a_canonical_order():
   assert a.key == b.key
 
 
-def test_an_input_that_cancels_stays_an_input(net):
-  x, z = net.input(8, 64), net.input(8, 64)
+def test_a_weight_that_cancels_stays_an_input(net):
+  x, z = net.weight(8, 64), net.input(8, 64)
   y = net.Exp(net.Add(z, net.Sub(x, x)))
   got = region_of(net.model(y))
   assert {i.tensor.name for i in got.inputs} == {x, z}

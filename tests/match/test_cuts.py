@@ -1,10 +1,17 @@
 """Bounds of what candidate regions are made of, by what a run is."""
 
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import PREDICTED, STEPS, TIMED, limits_of
+from mirage_onnx.match.graph import Graph
+
+BERT = Path(__file__).parents[2] / "models" / "bert.onnx"
 
 
 @pytest.mark.parametrize(
@@ -48,3 +55,18 @@ def test_branches_that_are_too_large_together_are_regions_apart(net):
   found = find_candidates(program)
   assert {n.name for n in program.nodes} == frozenset().union(*(c.nodes for c in found.candidates))
   assert {20, 21} <= {len(c.nodes) for c in found.candidates}
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_attention_is_offered_with_all_scales_and_no_bias(apart):
+  program = import_model(load_model(BERT))
+  graph = Graph(program)
+  biases = {r for n in graph.contracting_weights for o in graph.node[n].outputs for r in graph.consumers[o]}
+
+  def is_whole(nodes):
+    kinds = Counter(graph.node[n].op_type for n in nodes)
+    return (kinds["MatMul"], kinds["Softmax"], kinds["Mul"]) == (2, 1, 2)
+
+  found = find_candidates(program, replace(TIMED, sums_apart=apart)).candidates
+  whole = [c.nodes for c in found if is_whole(c.nodes)]
+  assert whole and apart == any(biases.isdisjoint(nodes) for nodes in whole)

@@ -1,6 +1,7 @@
 """Races that are known: the same bytes are not timed twice, and what says nothing is not kept."""
 
 import os
+import time
 from dataclasses import replace
 from math import inf
 
@@ -10,6 +11,7 @@ from small_models import Net
 
 from mirage_onnx.custom_op.arm_session import Arm
 from mirage_onnx.custom_op.race import Failed, Race, Raced, Racer, Times
+from mirage_onnx.racing import Gate
 from mirage_onnx.rewrite.kept_races import KeptRacer
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.tune.paired import Speedup
@@ -132,3 +134,20 @@ def test_who_has_raced_an_original_begins_no_process(models, tmp_path, monkeypat
   KeptRacer(store, Asked(times())).begin(str(models[1]))
   KeptRacer(store, Asked(times())).begin()
   assert begun == [1, 1, 1]
+
+
+@pytest.mark.parametrize("mean", [1.1, 0.9])
+def test_which_choice_was_preferred_is_known_before_the_other_is_written(models, tmp_path, mean):
+  """By what it is made with, beside these files; not where it could not be timed."""
+  row = Raced("", "graph", (10.0, 10.0 / mean), (Speedup(mean, mean / 1.05, mean * 1.05, 4, 0.005),))
+  answers = iter((Failed(0, "no memory"), Failed(0, "no memory"), Times((row,), (0, 0))))
+  store, end = KeptFolder(tmp_path / "kept", {}), time.monotonic() + 60
+  gate = Gate(str(models[0]), ({},), end, timer=KeptRacer(store, lambda q: next(answers)))
+  assert not gate.prefers(models[0], models[1], "a choice")
+  assert gate.preferred(models[1], "a choice") is None
+  assert gate.prefers(models[0], models[1], "a choice") == (mean > 1)
+  later = Gate(str(models[0]), ({},), end, timer=KeptRacer(store, Asked(None)))
+  assert later.preferred(models[1], "a choice") == (mean > 1)
+  assert later.preferred(models[1], "another") is None and later.preferred(models[0], "a choice") is None
+  models[1].write_bytes(models[0].read_bytes())
+  assert later.preferred(models[1], "a choice") is None

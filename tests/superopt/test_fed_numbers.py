@@ -14,6 +14,28 @@ from mirage_onnx.target import H100, TARGETS
 from tests.codegen.tiled.test_feed_text import BATCHED
 from tests.superopt.test_warpgroup_numbers import LINEAR, SIZES
 
+GATED = """ugraph 1
+tensor i1 f16[a2,a0] input
+tensor i0 f16[a1,a0] weight
+tensor i2 f16[a1,a0] weight
+tensor o0 f16[a2,a1] output
+kernel k0 grid=a1,a2 cluster=a0 loop=a0
+  %0 = load i1 imap=-,a2 cmap=a0 fmap=a0 : f16[a2,a0] loop B_frag
+  %1 = load i2 imap=a1,- cmap=a0 fmap=a0 : f16[a1,a0] loop A_frag
+  %2 = matmul[a0] %1 %0 : f32[a1,a2] loop C_frag
+  %3 = acc_sum %2 : f32[a1,a2] post C_frag
+  %4 = red_sum %3 : f32[a1,a2] post shared
+  %5 = load i0 imap=a1,- cmap=a0 fmap=a0 : f16[a1,a0] loop A_frag
+  %6 = matmul[a0] %5 %0 : f32[a1,a2] loop C_frag
+  %7 = acc_sum %6 : f32[a1,a2] post C_frag
+  %8 = red_sum %7 : f32[a1,a2] post shared
+  %9 = sigmoid %4 : f32[a1,a2] post element
+  %10 = mul %4 %9 : f32[a1,a2] post element
+  %11 = mul %10 %8 : f32[a1,a2] post element
+  %12 = cast %11 : f16[a1,a2] post element
+  save o0 = %12 omap=a1,a2
+"""
+
 
 def points(text=LINEAR, target=H100, keep=1000, **sizes):
   graph = parse_ugraph(text)
@@ -59,6 +81,14 @@ def test_fewer_multiprocessors_take_longer():
     points(target=replace(H100, multiprocessors=66), keep=1)[1][0],
   )
   assert slow > fast and own.teams
+
+
+def test_two_products_leave_registers_for_what_is_computed_of_both():
+  """Of the numbers that were predicted to be fastest without (224 sums a lane) all spilled."""
+  _, found = points(GATED, a0=4096, a1=14336, a2=512)
+  sums = {(2 * prod(p.tile) // (32 * p.warps), p.warps * p.teams) for _, p in found}
+  assert (160, 8) in sums and max(n for n, warps in sums if warps == 8) == 160
+  assert all(warps <= 8 for _, warps in sums)
 
 
 def test_what_is_timed():

@@ -86,6 +86,9 @@ def test_no_search_gets_all_the_time_while_others_wait():
   seconds = [j.seconds for j in worker.jobs]
   assert seconds[0] == FAIR * 100.0 / 20 and seconds[-1] == 100.0
   assert seconds == sorted(seconds) and len(seconds) == 20
+  worker = Worker(Stop.BUDGET)
+  list(SharedSearches(regions, StructureStore(None, SETTING), lambda: 100.0, at_once=4).results(worker))
+  assert [j.seconds for j in worker.jobs] == [min(100.0, 4 * s) for s in seconds]
   short, worker = SharedSearches(regions, StructureStore(None, SETTING), lambda: 3.0), Worker()
   assert short.result(0, worker) and worker.jobs[0].seconds == 3.0 < LEAST_S
 

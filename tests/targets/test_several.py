@@ -33,7 +33,7 @@ def test_a_further_one_of_an_architecture_is_for_itself_alone():
     ("a100,h200,a100-80gb", "OPTION_INVALID", "a100-80gb is given twice"),
     ("h100,sm_90", "OPTION_INVALID", "sm_90 is an architecture, not a GPU: give it before GPUs of it"),
     ("h200,local", "OPTION_INVALID", "local is timed on the GPU that is here"),
-    ("h200,", "TARGET_UNKNOWN", "no target ''"),
+    ("h200,", "OPTION_INVALID", "a comma stands between two names"),
     ("h200,t4", "TARGET_UNKNOWN", "kernels need sm_80"),
   ],
 )

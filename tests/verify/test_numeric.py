@@ -177,3 +177,10 @@ def test_an_axis_of_billions_is_sampled():
   region = region_of(net.model(net.Abs(net.Exp(net.input(1 << 31, 64)))))
   drawn = sample_inputs(region, sample_extents(region), {}, np.random.default_rng(0), CASES)
   assert all(x.size < 1 << 20 for x in drawn.values())
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_of_fp64_whose_squares_are_infinite():
+  x = np.array([[1e300, 2e307], [1.0, 2.0]])
+  found = numeric._errors(x, x * [[1 + 1e-6], [2.0]], np.ones(x.shape, bool), 2)
+  assert found[0] == pytest.approx(1e-6) and found[1] < 1e-300
