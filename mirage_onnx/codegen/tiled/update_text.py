@@ -35,8 +35,16 @@ class UpdateText:
     with self.values.writer.scope(self.turns > 1, f"for (int turn = 0; turn < {self.turns}; ++turn)"):
       if self.turns > 1:
         self.values.pieces.declare(self.values.writer, more=self.in_turns("turn"))
+        self._end_behind_the_last()
       self.all(of_rows)
       self._where_changed(steps)
+
+  def _end_behind_the_last(self) -> None:
+    """Whole tiles have no bounds, but the last block may have fewer of them than turns."""
+    pieces = self.values.pieces
+    for p in self.values.lowering.assignment.frames[0].g:
+      if p.exact and pieces.extents[p.axis] % (p.length * self.turns):
+        self.values.writer.line(f"if ({pieces.first(p)} >= {pieces.extents[p.axis]}) break;")
 
   def _where_changed(self, steps: ThreadSteps) -> None:
     values, condition = self.values, self.update.condition
