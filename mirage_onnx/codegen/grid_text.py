@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from mirage_onnx.codegen.index_text import parts_of, total
+from mirage_onnx.codegen.index_text import parts_of
 from mirage_onnx.codegen.loads import held_at, named_at
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.ugraph import Kernel, UGraph
@@ -26,24 +26,21 @@ def block_index(grid: Grid, dim: int) -> str:
   return f"{index} / {grid.cluster}" if dim == 0 and grid.cluster > 1 else index
 
 
-def declare_firsts(
-  grid: Grid, writer: Writer, tile: str = "", backwards: str = "", more: Mapping[str, str] | None = None
-) -> None:
+def declare_firsts(grid: Grid, writer: Writer, tile: str = "", backwards: str = "") -> None:
   """``const int first_a2 = ptx::block_x() * 16;`` for each axis that is split.
 
   ``tile``: the number of a block, if this one does the work of several; ``backwards``: an axis of which
-  the first block has the last tile; ``more``: what is added, of axes that a block has in turns.
+  the first block has the last tile.
   """
   for at in grid.axes:
-    added = (more or {}).get(at.axis)
-    if (at.split or added) and at.dim is not None:
+    if at.split and at.dim is not None:
       index = _shared_x(grid, at, writer) or block_index(grid, at.dim)
       if tile:
         index = parts_of(tile, grid.launch[::-1])[2 - at.dim]
         index += f" / {grid.cluster}" if at.dim == 0 and grid.cluster > 1 else ""
       index = f"({at.blocks - 1} - {index})" if at.axis == backwards else index
       scaled = index if at.tile == 1 else f"{index} * {at.tile}"
-      writer.line(f"const int first_{axis_variable(at.axis)} = {total(scaled, added or '0')};")
+      writer.line(f"const int {first_of(at)} = {scaled};")
 
 
 def declare_rows(

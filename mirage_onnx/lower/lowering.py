@@ -67,7 +67,8 @@ class Lowering(Demand):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
     if self.warps.in_rows:
-      self.after.sort(key=lambda s: s.index if isinstance(s, do.Fetch) else len(self.ops))
+      order = {do.Fetch: 0, do.Store: 2}
+      self.after.sort(key=lambda s: (order.get(type(s), 1), s.index))
     if update := self.assignment.update:
       first = [s for s in self.after if s.index in update.early and not isinstance(s, do.Store)]
       self.before, self.after = first, [s for s in self.after if s not in first]
@@ -260,7 +261,8 @@ class Lowering(Demand):
   def _complete(self, index: int, run: str) -> None:
     parts = self.parts.pop(index, Parts())
     if parts.masks:
-      self.steps(run).append(do.Meet(index, parts.masks))
+      masks = parts.masks[::-1] if self.warps.in_rows else parts.masks
+      self.steps(run).append(do.Meet(index, masks))
     for number, side in enumerate(parts.sides):
       name = f"m{index}_{number}"
       self.exchange(name, self.forms[index])

@@ -57,6 +57,8 @@ def emit_tiled(
     PiecesText(plan.pieces, threads.grid),
   )
   update = plan.lowering.assignment.update
+  if plan.lowering.warps.in_rows:
+    (pieces.rows,) = plan.lowering.assignment.frames[0].g or (None,)
   if plan.unseen and plan.unseen.band.most is not None:
     pieces.backwards = plan.unseen.band.rows  # blocks with most to do first
   one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch) // threads.sharing,
@@ -113,13 +115,19 @@ class _Emitter:
     """Lanes, warps, pieces and shared tiles."""
     lowering, pieces = self.plan.lowering, self.pieces
     writer = PinningWriter(self.writer) if lowering.warpgroup else self.writer
-    writer.line("const int g = ptx::lane() / 4;")
-    writer.line("const int t = ptx::lane() % 4;")
-    digits(writer, self.plan.warps, self.threads.feed.teams if self.threads.feed else 1)
+    if not lowering.warps.in_rows:
+      writer.line("const int g = ptx::lane() / 4;")
+      writer.line("const int t = ptx::lane() % 4;")
+      digits(writer, self.plan.warps, self.threads.feed.teams if self.threads.feed else 1)
     if not self.threads.standing:
       first = self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else ""
       if self.plan.lowering.warps.in_rows:  # which take all of a tensor
-        pieces.declare(writer, first, self.update.in_turns("0") if self.update else {})
+        pieces.declare(writer, first)
+        lanes = lowering.assignment.frames[0].lanes.lanes
+        if pieces.rows:
+          writer.line(f"const int lane = ptx::thread() % {lanes};")
+        if self.plan.turns == 1:
+          pieces.declare_row(writer, lanes)
       else:
         pieces.declare_all(writer, self.threads.graph, first)
     rows = pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents

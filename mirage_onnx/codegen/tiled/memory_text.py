@@ -8,7 +8,7 @@ from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.source import chosen, conditional
 from mirage_onnx.codegen.tiled.copies import copy_load, copying
 from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
-from mirage_onnx.codegen.tiled.spot import Spot, owner
+from mirage_onnx.codegen.tiled.spot import Spot, owner, row_owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.ir.ugraph import is_part_axis
@@ -61,7 +61,9 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
 def _load_row(w: ValueWriter, held: Held, view: TensorText) -> None:
   """What a lane has of a row: neighbours together where they are one vector, and exist together."""
   own, vectors = w.own(held.index), in_vectors(w.lowering, view, held.form)
-  whole = all(p.exact for p in own.values()) and _covered(w, held.form)
+  # What changes is not read by threads behind the last row; else they have that one, too.
+  cut = [p for p in own.values() if w.changes or p != w.pieces.rows]
+  whole = all(p.exact for p in cut) and _covered(w, held.form)
   name = w.declare(held, None if whole else "0.0f")
   with w.walk(held.form, packed=vectors) as spot:
     first = spot.half(0) if vectors else spot
@@ -69,7 +71,7 @@ def _load_row(w: ValueWriter, held: Held, view: TensorText) -> None:
     at, to = w.global_index(view, own, first), f"{name}{spot.subscript(held.form, packed=vectors)}"
     text = f"load_vector<{view.tag}, {view.path}>({view.address(at)}, {to});"
     text = text if vectors else f"{to} = {view.load(at)};"
-    w.writer.line(conditional(first.exists(own.values()), text), held.index)
+    w.writer.line(conditional(first.exists(cut), text), held.index)
 
 
 def _covered(w: ValueWriter, form: Form) -> bool:
@@ -194,7 +196,10 @@ def store(w: ValueWriter, step: do.Store) -> None:
   save = kernel.saves[step.index]
   form = lowering.save_form(save.arg)
   own, view = w.own(save.arg), w.view(save.tensor)
-  conditions = owner(form, lowering.warps)
+  if in_rows := lowering.warps.in_rows:
+    conditions = row_owner(form, lowering.assignment.frames[0])
+  else:
+    conditions = owner(form, lowering.warps)
   if lowering.ranks > 1 and not w.apart:
     conditions.append("ptx::cluster_rank() == 0")
   grid = w.pieces.cut.grid
@@ -206,7 +211,10 @@ def store(w: ValueWriter, step: do.Store) -> None:
     store_quads(w, save.arg, form, view, own, conditions)
     return
   vectors = in_vectors(lowering, view, form) and Held(save.arg, form) in lowering.made
-  with w.walk(form, packed=vectors) as spot:
+  cut = [p for p in own.values() if p != w.pieces.rows]
+  if in_rows:
+    conditions += ["exists"] if len(cut) < len(own) and not w.pieces.rows_are_whole else []
+  with w.writer.where(conditions if in_rows else []), w.walk(form, packed=vectors) as spot:
     if vectors:
       whole, spot = spot, spot.half(0)
     spot.declare(own.values())
@@ -221,5 +229,5 @@ def store(w: ValueWriter, step: do.Store) -> None:
       text = f"store_vector<{view.tag}>({view.address(index)}, {value});"
     else:
       text = view.store(index, w.element(save.arg, spot))
-    only = spot.first_copy(own.values()) + spot.exists(own.values())
-    w.writer.line(conditional(conditions + only, text), save.arg)
+    only = spot.first_copy(own.values()) + spot.exists(cut)
+    w.writer.line(conditional(only if in_rows else conditions + only, text), save.arg)

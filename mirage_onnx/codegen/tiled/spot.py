@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mirage_onnx.codegen.index_text import parts_of, subscript, times, total
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
-from mirage_onnx.lower.forms import MMA, Form, Geometry, Side, Warps, length
+from mirage_onnx.lower.forms import MMA, Form, Side, Warps, length
 from mirage_onnx.lower.pieces import Piece
 
 #: Iterations that a loop over the elements of a lane is unrolled by where it need not be whole.
@@ -47,20 +47,19 @@ class Spot:
     lanes = self.form.lanes
     tile = lanes.inner if inner else lanes.groups
     element = self.at["e"] if inner and lanes.pack > 1 else "0"
-    index = self.at["j" if inner else "i"]
     if self.warps.in_rows:
-      number = f"ptx::thread() {'%' if inner else '/'} {lanes.lanes}"
-      if inner:
-        alone = lanes.groups == 1 and self.warps.count(side) == self.warps.total
-        number = times("ptx::thread()" if alone else number, lanes.pack)
-      return total(times(index, tile * self.warps.count(side)), number, element)
+      own = "lane" if self.pieces.rows else "ptx::thread()"
+      vector = total(times(self.at["j"], lanes.lanes * self.warps.count(side)), own)
+      return total(times(vector if vector == own else f"({vector})", lanes.pack), element)
     each = self.warps.tiles(side, tile) * tile
     lane = "0"
     if inner:
-      lane = times(lane_number(lanes, inner=True), lanes.pack)
+      number = "t" if lanes == MMA else "ptx::lane()"
+      lane = times(number, lanes.pack)
     elif lanes.groups > 1:
-      lane = lane_number(lanes, inner=False)
-    return total(times(digit(self.warps, side), each), times(index, tile), lane, element)
+      lane = "g"
+    step = times(self.at["j" if inner else "i"], tile)
+    return total(times(digit(self.warps, side), each), step, lane, element)
 
   def half(self, e: int) -> Spot:
     """An element of the pair at this place."""
@@ -75,6 +74,9 @@ class Spot:
         self.known[p] = self.at[f"q_{p.name}"]
     for side, inner in ((self.form.g, False), (self.form.t, True)):
       if not wanted & set(side):
+        continue
+      if self.warps.in_rows:  # of one piece each, that of a thread's one row
+        self.known[side[0]] = self._flat(side, inner) if inner else "0"
         continue
       flat = f"{'c' if inner else 'r'}{self.tag}"
       if all(p not in self.known for p in side):
@@ -97,7 +99,7 @@ class Spot:
       if own & set(side) and not self.warps.covers(side, tile):
         # The outermost piece is not cut off by a remainder, so it alone can be too large.
         first = side[0]
-        if self.warps.in_rows and inner:
+        if self.warps.in_rows:
           found.append(f"{self.half(0)._flat(side, inner)} < {length(side)}")
         elif first in self.known:
           found.append(f"{self.known[first]} < {first.length}")
@@ -110,7 +112,9 @@ class Spot:
     own = sorted(set(pieces))
     found = [] if not own else self.held(own)
     for p in own:
-      if not p.exact:
+      if p == self.pieces.rows:
+        found += [] if self.pieces.rows_are_whole else ["exists"]
+      elif not p.exact:
         bound = f"{self.known[p]} < {self.pieces.size(p)}"
         weaker = f"{self.known[p]} < {p.length}"
         found = [f for f in found if f != weaker]
@@ -123,15 +127,6 @@ class Spot:
     absent = [p for side in (self.form.g, self.form.t) if own & set(side) for p in side if p not in own]
     self.declare(absent)
     return [f"{self.known[p]} == 0" for p in absent if p.length > 1]
-
-
-def lane_number(lanes: Geometry, *, inner: bool) -> str:
-  """Which lane of its group a lane is, or which group it is in."""
-  if lanes == MMA:
-    return "t" if inner else "g"
-  if lanes.groups == 1:
-    return "ptx::lane()" if inner else "0"
-  return f"ptx::lane() {'%' if inner else '/'} {lanes.lanes}"
 
 
 @contextmanager
@@ -176,10 +171,18 @@ def owner(form: Form, warps: Warps) -> list[str]:
     found.append("spare == 0")
   if not form.g and not form.t:
     found.append("ptx::lane() == 0")
-  else:
-    found += [] if form.g or form.lanes.groups == 1 else [f"{lane_number(form.lanes, inner=False)} == 0"]
-    found += [] if form.t else [f"{lane_number(form.lanes, inner=True)} == 0"]
+  elif form.lanes == MMA:
+    found += [] if form.g else ["g == 0"]
+    found += [] if form.t else ["t == 0"]
+  elif not form.t:
+    found.append("ptx::lane() == 0")
   return found
+
+
+def row_owner(form: Form, rows: Form) -> list[str]:
+  """The same of threads that have vectors of ``rows``."""
+  found = [f"ptx::thread() < {rows.lanes.lanes}"] if rows.g and not form.g else []
+  return found if form.t else [*found, "lane == 0" if rows.g else "ptx::thread() == 0"]
 
 
 def digit(warps: Warps, side: Side) -> str:

@@ -18,15 +18,10 @@ class UpdateText:
   turns: int
   all: Callable[[tuple[ThreadStep, ...]], None]
 
-  def in_turns(self, turn: str) -> dict[str, str]:
-    """The axis that a block has in turns, and what its first row is moved by."""
-    rows = self.values.lowering.assignment.frames[0].g if self.turns > 1 else ()
-    return {p.axis: turn if turn == "0" else f"{turn} * {p.length}" for p in rows}
-
   def is_of_rows(self, step: ThreadStep) -> bool:
     """Whether a step is done in every turn."""
     ops = step.ops if isinstance(step, ThreadRun) else (step.index,)
-    return any(axis in self.values.own(i) for axis in self.in_turns("0") for i in ops)
+    return self.turns > 1 and any(self.values.pieces.rows in self.values.own(i).values() for i in ops)
 
   def run(self, early: Sequence[ThreadStep], steps: ThreadSteps) -> None:
     """``early``: what is left of the steps before all others."""
@@ -34,17 +29,10 @@ class UpdateText:
     self.all(tuple(s for s in early if s not in of_rows))
     with self.values.writer.scope(self.turns > 1, f"for (int turn = 0; turn < {self.turns}; ++turn)"):
       if self.turns > 1:
-        self.values.pieces.declare(self.values.writer, more=self.in_turns("turn"))
-        self._end_behind_the_last()
+        lanes = self.values.lowering.assignment.frames[0].lanes.lanes
+        self.values.pieces.declare_row(self.values.writer, lanes, "turn")
       self.all(of_rows)
       self._where_changed(steps)
-
-  def _end_behind_the_last(self) -> None:
-    """Whole tiles have no bounds, but the last block may have fewer of them than turns."""
-    pieces = self.values.pieces
-    for p in self.values.lowering.assignment.frames[0].g:
-      if p.exact and pieces.extents[p.axis] % (p.length * self.turns):
-        self.values.writer.line(f"if ({pieces.first(p)} >= {pieces.extents[p.axis]}) break;")
 
   def _where_changed(self, steps: ThreadSteps) -> None:
     values, condition = self.values, self.update.condition
