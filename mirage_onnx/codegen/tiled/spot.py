@@ -50,7 +50,8 @@ class Spot:
     if self.warps.in_rows:
       own = "lane" if self.pieces.rows else "ptx::thread()"
       vector = total(times(self.at["j"], lanes.lanes * self.warps.count(side)), own)
-      return total(times(vector if vector == own else f"({vector})", lanes.pack), element)
+      alone = vector == own or lanes.pack == 1
+      return total(times(vector if alone else f"({vector})", lanes.pack), element)
     each = self.warps.tiles(side, tile) * tile
     lane = "0"
     if inner:
