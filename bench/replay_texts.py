@@ -1,12 +1,14 @@
 """Kernels of the replay as several trees write them, on the present GPU: equal bit for bit, and their times.
 
     python bench/kernel_replay.py --write OLD      in the tree before, then NEW in the tree behind
-    python3 bench/replay_texts.py --out FILE.json [--seconds 200] OLD NEW ...
+    python3 bench/replay_texts.py --out FILE.json [--seconds 200] [--first FILE] [--part I/N] OLD NEW ...
 
-Kernels whose texts differ between the folders, in an order by chance (the same each time), as many as the
-time allows. All of a kernel's texts run on the same tensors, what they write is filled with other bytes
-before, and they are timed in turns, in rows of launches behind a flush of the L2. A text that is refused
-(spills) is named with the reason. Exit 1 if a result differs. ``--dry``: built only, without a GPU.
+Kernels whose texts differ between the folders, as many as the time allows: those named in ``--first`` (a line
+each), then group by group, in an order by chance (the same each time). What FILE.json has is not timed again.
+All of a kernel's texts run on the same tensors, what they write is filled with other bytes before, and they
+are timed in turns, in rows of launches behind a flush of the L2; where one is slower or faster by more than
+``APART`` twice more, and ``us`` is the least. A text that is refused (spills) has no time. Exit 1 if a result
+differs. ``--dry``: built only, without a GPU.
 """
 
 import argparse
@@ -35,37 +37,56 @@ from mirage_onnx.tune.measure import gpu_of
 
 #: What stands in outputs before each run: no result of a kernel that has written nothing.
 POISON = 0xAB
-COLUMNS = ("kernel", "params", "equal", "us", "registers")
+COLUMNS = ("kernel", "params", "equal", "us", "registers", "again")
+#: Those of whole models before those by chance.
+GROUPS = ("goldens", "models", "graphs", "speed", "programs", "hopper", "random")
+APART = 1.04
 
 
 def differing(folders, entries):
-  """(entry, kernel, its texts) wherever every folder has one, and they are not all the same."""
+  """(name, entry, kernel, its texts) wherever every folder has one, and they are not all the same."""
   for entry in entries:
     for at in range(len(entry.made) if not entry.runtime else 0):
       files = [file_of(folder, entry, at) for folder in folders]
       texts = [f.read_text() for f in files if f.exists()]
       if len(texts) == len(folders) and len(set(texts)) > 1 and all("KERNEL(" in t for t in texts):
-        yield entry, at, texts
+        yield f"{entry.name}.k{at}", entry, at, texts
+
+
+def in_order(works, first, part):
+  """Those to be timed: named ones, then by groups; of ``part`` "1/2" every second one, from the second on."""
+  random.Random(0).shuffle(works)
+  named = {name: n for n, name in enumerate(first)}
+  works.sort(key=lambda w: (named.get(w[0], len(named)), GROUPS.index(w[1].group)))
+  mine, parts = map(int, part.split("/"))
+  return works[mine::parts]
+
+
+def image_of(text, target):
+  """(its function's name, the image), or the reason why there is none."""
+  function = re.search(r"KERNEL\([^)]*\)\s+(\w+)\(", text)[1]
+  try:
+    return function, compile_cubin(text, target, name=function)
+  except (MirageError, RejectionError) as refused:
+    return str(refused)
 
 
 def built(target_name, work):
-  """(name, µGraph, extents, launch, functions' names and images, numbers); a text if one is refused."""
-  entry, at, texts = work
-  name = f"{entry.name}.k{at}"
+  """(name, µGraph, extents, launch, image of each text, numbers); a text if none is possible."""
+  name, entry, at, texts = work
   try:
     target, graph = get_target(target_name), parse_ugraph(entry.graph)
     numbers = [KernelParams.from_text(p) for p in entry.params]
     extents = ugraph_extents(graph, numbers, entry.extents)
     source = emit_kernel(graph, graph.kernels[at], numbers[at], extents, target)
-    functions = [re.search(r"KERNEL\([^)]*\)\s+(\w+)\(", text)[1] for text in texts]
-    images = [compile_cubin(t, target, name=f) for t, f in zip(texts, functions, strict=True)]
   except (MirageError, RejectionError) as refused:
     return f"{name}: {refused}"
-  return name, graph, extents, source, list(zip(functions, images, strict=True)), numbers[at].to_text()
+  images = {text: image_of(text, target) for text in dict.fromkeys(texts)}
+  return name, graph, extents, source, [images[t] for t in texts], numbers[at].to_text()
 
 
 def compared(gpu, pool, graph, extents, source, images):
-  """(whether all results are equal, µs of each); None if the tensors are too large."""
+  """(whether all results are equal, µs of each, further µs of each); None if the tensors are too large."""
   with in_a_row(gpu, pool, graph, extents, source) as given:
     if given is None:
       return None
@@ -80,7 +101,10 @@ def compared(gpu, pool, graph, extents, source, images):
       gpu.wait()
       results.append([gpu.get(given[0][name], (size,), np.dtype(np.uint8)) for name, size in written])
     equal = all(np.array_equal(a, b) for r in results[1:] for a, b in zip(results[0], r, strict=True))
-    return equal, timed_in_turns(gpu, given, source, functions)
+    times = [timed_in_turns(gpu, given, source, functions)]
+    if max(times[0]) > APART * min(times[0]):
+      times += [timed_in_turns(gpu, given, source, functions) for _ in range(2)]
+    return equal, [min(t) for t in zip(*times, strict=True)], times[1:]
 
 
 def record_of(about, differ, rows, left):
@@ -95,33 +119,48 @@ def main():
   parser.add_argument("folders", nargs="+", type=Path)
   parser.add_argument("--out", type=Path, required=True)
   parser.add_argument("--seconds", type=float, default=200)
+  parser.add_argument("--first", type=Path)
+  parser.add_argument("--part", default="0/1")
   parser.add_argument("--dry", action="store_true")
   options = parser.parse_args()
   end = time.monotonic() + options.seconds
-  works = list(differing(options.folders, read_record()))
-  random.Random(0).shuffle(works)
-  print(f"{len(works)} kernels differ")
+  first = options.first.read_text().split() if options.first else []
+  works = in_order(list(differing(options.folders, read_record())), first, options.part)
+  kept = json.loads(options.out.read_text()) if options.out.exists() else {"kernels": [], "left": []}
+  rows, left, differ = kept["kernels"], kept["left"], len(works)
+  works = [w for w in works if w[0] not in {r[0] for r in rows}]
+  print(f"{len(works)} of {differ} kernels that differ are left")
   target = "h100" if options.dry else present_target().name
   gpu = None if options.dry else gpu_of(present_target())
   about = {} if options.dry else facts()
-  pool, rows, left = Pool(gpu), [], []
-  with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as builders:
-    for made in builders.map(built, [target] * len(works), works):
-      if time.monotonic() > end:
-        break
-      if isinstance(made, str):
-        left.append(made)
-        continue
-      name, graph, extents, source, images, params = made
-      registers = [image.registers for _, image in images]
-      found = (None, []) if options.dry else compared(gpu, pool, graph, extents, source, images)
-      if found is None:
-        left.append(f"{name}: its tensors are too large")
-        continue
-      rows.append([name, params, found[0], [round(us, 2) for us in found[1]], registers])
-      print(*rows[-1], flush=True)
-      write_text(options.out, record_of(about, len(works), rows, left))
-    builders.shutdown(wait=False, cancel_futures=True)
+  pool = Pool(gpu)
+  builders = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn"))
+  for made in builders.map(built, [target] * len(works), works):
+    if time.monotonic() > end:
+      break
+    if isinstance(made, str):
+      left.append(made)
+      continue
+    name, graph, extents, source, images, params = made
+    left += [f"{name}: {i}" for i in images if isinstance(i, str)]
+    different = list(dict.fromkeys(i for i in images if not isinstance(i, str)))
+    if not different:
+      continue
+    registers = [None if isinstance(i, str) else i[1].registers for i in images]
+    found = (None, [], []) if options.dry else compared(gpu, pool, graph, extents, source, different)
+    if found is None:
+      left.append(f"{name}: its tensors are too large")
+      continue
+    equal, *times = found
+
+    def each(us, different=different, images=images):
+      by = dict(zip(different, us, strict=False))
+      return [None if i not in by else round(by[i], 2) for i in images]
+
+    rows.append([name, params, equal, each(times[0]), registers, [each(t) for t in times[1]]])
+    print(*rows[-1], flush=True)
+    write_text(options.out, record_of(about, differ, rows, left))
+  builders.shutdown(wait=False, cancel_futures=True)
   raise SystemExit(any(r[2] is False for r in rows))
 
 

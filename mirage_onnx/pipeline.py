@@ -215,7 +215,7 @@ def _optimized(
   def searched(tell: Callable[[Outcome], None] | None, asks: Arriving | None) -> dict[str, Outcome]:
     stop = lambda: Stop.INTERRUPTED if asks and asks.is_left else options.stop()  # noqa: E731
     with search_hooks(options.journal, options.target, options.bound, stop, emit, said) as hooks:
-      setting = Setting(options.target, options.bound, budget.search, hooks, timed=options.measure)
+      setting = Setting(options.target, options.bound, budget.search, hooks)
       return search_outcomes(
         loaded, outcomes, setting, judge, weights, workers=options.workers, tell=tell,
         preferred=lambda: asks.preferred if asks else (), settled=kept.settled if kept else (),
@@ -240,14 +240,14 @@ def _optimized(
     from mirage_onnx.tune.arriving import Arriving
     from mirage_onnx.tune.emulated import Emulated
     from mirage_onnx.tune.instances import InstanceChecks
-    from mirage_onnx.tune.realise import kept_solutions, realise
+    from mirage_onnx.tune.realise import Realisation, kept_solutions
     from mirage_onnx.tune.rival import predicted_choice
 
     # What is found is timed while others are searched.
     arriving = threads.enter_context(Arriving(searched, over)) if options.measure else None
     alone = alone_us(program.sized(declared.typical), options.target)
     checked = InstanceChecks.of_user(weights)
-    chosen, outcomes = realise(
+    chosen, outcomes = Realisation(
       loaded, program, outcomes, node_us, options.target,
       margin=0.0 if options.measure else options.margin,
       measure=options.measure, tries=options.tries, dynamic=dynamic,
@@ -258,7 +258,7 @@ def _optimized(
       checks=Ends(budget.checks), detail=detail, predicted_margin=options.margin,
       patience=max(LEAST_PATIENCE, options.budget_s / PATIENT_S), arriving=arriving, kept=kept,
       helpers=threads,
-    )  # fmt: skip
+    ).run()  # fmt: skip
     outcomes = dynamic.with_all_points(outcomes)
     rival: tuple[Chosen, ...] = ()
     if options.measure and chosen and options.stop() is None:

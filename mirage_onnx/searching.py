@@ -12,13 +12,9 @@ folder, from run to run (not with ``MIRAGE_ONNX_CACHE=off``).
 import itertools
 import pickle
 import sys
-import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 
@@ -26,56 +22,34 @@ import onnx
 
 from mirage_onnx import deadline
 from mirage_onnx.cores import available_cores
-from mirage_onnx.events import Emit, Event, WorkEnded, WorkStarted
-from mirage_onnx.failures import refusal
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.inline import sent
 from mirage_onnx.ir.region import Region
-from mirage_onnx.search_workers import Crew, SearchWorker
+from mirage_onnx.search_run import RegionSearches, Setting, stopped, verifier
+from mirage_onnx.search_workers import Crew
 from mirage_onnx.source_digest import PROOF_SOURCES, source_digest
 from mirage_onnx.superopt.axioms import AXIOMS
 from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.hooks import Hooks
 from mirage_onnx.superopt.journal import Journal
 from mirage_onnx.superopt.kept_results import KeptResults, are_of
-from mirage_onnx.superopt.remote_hooks import ANSWERED, Parent, answer
-from mirage_onnx.superopt.result import SearchBound, SearchReport, SearchResult, Stop, Verify
+from mirage_onnx.superopt.remote_hooks import Parent
+from mirage_onnx.superopt.result import SearchBound, SearchResult, Stop
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.search_setting import setting_text
 from mirage_onnx.superopt.search_structure import SearchScope
-from mirage_onnx.superopt.shared_searches import Answer, Ask, Job, SharedSearches, work
+from mirage_onnx.superopt.shared_searches import Job, SharedSearches, work
 from mirage_onnx.superopt.space import ALL, EMITTED
 from mirage_onnx.superopt.structures import StructureStore
 from mirage_onnx.target import Target
-from mirage_onnx.verify.prover import prover, structure_prover
+from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
 from mirage_onnx.worker_process import worker_streams
 
 #: Fewer regions than this are searched here: starting a worker takes longer.
 MIN_REGIONS = 8
-#: The time for what only runs of other sizes have a use for, of that which the results took; and where
-#: others wait for the cores (it had all 16 for 22 s while regions of BERT-base 8x512 were timed on an H200).
-LEARN, LEARN_BESIDE = 0.25, 0.03
-#: A worker that has not ended so long after the deadline is ended; it asks itself in every long step.
-GRACE_S = 1.0
 #: Every worker has the model (not the weights that are in a file); what all copies may take.
 MAX_COPIED_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-  """What all searches of a run share. ``structures``: of the user unless given; ``timed``: as of ``work``."""
-
-  target: Target
-  bound: SearchBound
-  deadline: float  # of time.monotonic
-  hooks: Hooks = field(default_factory=Hooks)
-  structures: StructureStore | None = None
-  timed: bool = False
-
-  @property
-  def seconds_left(self) -> float:
-    return max(0.0, self.deadline - time.monotonic())
 
 
 def open_journal(path: Path, target: Target, bound: SearchBound) -> Journal:
@@ -113,14 +87,6 @@ def search_region(
   return search(
     region, target, verify, bound=scope.bound, space=scope.space, budget_s=seconds, hooks=hooks,
   )  # fmt: skip
-
-
-def _verifier(weights: ModelWeights, job: Job) -> Verify:
-  """For probes without the checks of rounding: who uses a µGraph makes them at its own sizes."""
-  if job.proven is not None:
-    return structure_prover(job.region, weights.of(job.region))
-  twins = [(r, weights.of(r)) for r in job.twins]
-  return prover(job.region, weights.of(job.region), derived=True, twins=twins)
 
 
 def search_all(
@@ -191,8 +157,7 @@ def search_all(
 
 def _kept_setting(setting: Setting) -> dict[str, str]:
   """What a result depends on beside the region and its weights: also who has verified it."""
-  text = {**_setting_text(setting.target, setting.bound), "verifier": source_digest(*PROOF_SOURCES)}
-  return {**text, "timed": "with wgmma"} if setting.timed else text
+  return {**_setting_text(setting.target, setting.bound), "verifier": source_digest(*PROOF_SOURCES)}
 
 
 def _search_rest(
@@ -207,171 +172,23 @@ def _search_rest(
   beside: bool,
   preferred: Callable[[], Sequence[int]],
 ) -> None:
-  """Search every region; ``beside``: in workers whose work waits for that of others.
-
-  What runs of other sizes can use is found after the last result, in a fraction of the time that
-  the results took.
-  """
-  start = time.monotonic()
+  """Search every region; ``beside``: in workers whose work waits for that of others."""
   store = setting.structures or open_structures(cache_folder(), setting.target, setting.bound)
-  given = sent(loaded)
-  crew = Crew.of(workers)
+  given, crew = sent(loaded), Crew.of(workers)
   count = min(crew.count, len(regions), MAX_COPIED_BYTES // max(1, given.ByteSize()))
   shared = SharedSearches(regions, store, lambda: setting.seconds_left, twins, worths_us, max(1, count))
-
-  def unless_stopped(ask: Ask) -> Ask:
-    def asked(job: Job) -> Answer:
-      stop = setting.hooks.stop() or (None if setting.seconds_left else Stop.BUDGET)
-      return Answer(stopped(stop)) if stop else ask(job)
-
-    return asked
-
-  def until() -> Callable[[], float]:
-    now = time.monotonic()
-    end = min(setting.deadline, now + (LEARN_BESIDE if beside else LEARN) * (now - start))
-    return lambda: end - time.monotonic()
-
-  def unless_failed(ask: Ask) -> Ask:
-    """What fails at one region is the refusal of that region."""
-
-    def asked(job: Job) -> Answer:
-      try:
-        return ask(job)
-      except Exception as error:
-        why = refusal(error, "search", job.region.nodes)
-        return Answer(replace(stopped(Stop.INTERRUPTED), failure=why))
-
-    return asked
-
+  searches = RegionSearches(shared, setting, weights, done, beside)
   if not crew.again and (count <= 1 or (len(regions) < MIN_REGIONS and not beside)):
-
-    def alone(job: Job) -> Answer:
-      scope = SearchScope.of(setting.target, setting.bound, job.region, job.worth_us)
-      with _told(setting.hooks.emit, 0, job):
-        return work(job, scope, _verifier(weights, job), setting.hooks, setting.timed)
-
-    here = unless_stopped(unless_failed(alone))
-    for i, result in shared.results(here):
-      done(i, result)
-    seconds_left = until()
-    for i in shared.unlearned:
-      shared.learn(i, here, seconds_left())
+    searches.here()
     return
-  header = (given.SerializeToString(), loaded.known, setting.target, setting.bound, setting.timed)
-  started: list[SearchWorker] = []
-  local = threading.local()
-
-  def end_workers() -> None:
-    for worker in started:
-      worker.kill()
-
-  numbers = itertools.count(0)
-
-  def start_worker() -> None:
-    if not hasattr(local, "number"):
-      local.number = next(numbers)
-    local.worker = crew.make()
-    started.append(local.worker)
-    if beside:
-      local.worker.yields()
-    with suppress(BrokenPipeError):  # it was ended meanwhile, which is for ``ask`` to say
-      local.worker.send(header)
-
-  def begin() -> None:
-    # A thread that fails to begin takes the word that ends the others out of their queue, and they wait
-    # for ever: who asks this worker is told instead.
-    with suppress(Exception):
-      start_worker()
-
-  def ask(job: Job) -> Answer:
-    if not hasattr(local, "worker"):
-      start_worker()
-    for left in range(crew.again, -1, -1):
-      try:
-        with deadline.until(setting.deadline + GRACE_S), _told(hooks.emit, local.number, job):
-          return _ask(local.worker, hooks, weights, job)
-      except (EOFError, BrokenPipeError, deadline.OverdueError):
-        local.worker.kill()
-        if time.monotonic() >= setting.deadline:
-          break
-        start_worker()  # for the regions that come
-        if not left:
-          raise RuntimeError("a search worker ended without an answer") from None
-    return Answer(stopped(Stop.BUDGET))
-
-  there = unless_stopped(unless_failed(ask))
-  one_at_a_time = threading.Lock()
-
-  ended = threading.Event()
-
-  def search_some() -> None:
-    while not ended.is_set() and (i := shared.take(preferred())) is not None:
-      result = shared.result(i, there)
-      with one_at_a_time:
-        done(i, result)
-
-  def emit(event: Event) -> None:
-    with one_at_a_time:
-      setting.hooks.emit(event)
-
-  hooks = Hooks(setting.hooks.store, setting.hooks.stop, emit)
-  watchdog = threading.Timer(min(setting.seconds_left + GRACE_S, threading.TIMEOUT_MAX), end_workers)
-  watchdog.daemon = True
-  watchdog.start()
-  with ThreadPoolExecutor(count, initializer=begin) as pool:
-    try:
-      for future in as_completed([pool.submit(search_some) for _ in range(count)]):
-        future.result()
-      seconds_left = until()
-      for _ in pool.map(lambda i: shared.learn(i, there, seconds_left()), shared.unlearned):
-        pass
-    except BaseException:
-      ended.set()
-      pool.shutdown(wait=False, cancel_futures=True)
-      raise
-    finally:
-      watchdog.cancel()
-      for worker in started:
-        worker.kill()
-        worker.close()
-
-
-@contextmanager
-def _told(emit: Emit, worker: int, job: Job) -> Iterator[None]:
-  """Says when a worker begins and ends."""
-  emit(WorkStarted("search", worker, job.region.key))
-  try:
-    yield
-  finally:
-    emit(WorkEnded("search", worker, job.region.key))
-
-
-def stopped(stop: Stop) -> SearchResult:
-  """What is known of a region whose search was not begun."""
-  return SearchResult((), SearchReport(0.0, 0, 0, 0, stop, (), ()))
-
-
-def _ask(worker: SearchWorker, hooks: Hooks, weights: ModelWeights, job: Job) -> Answer:
-  worker.send(job)
-  while True:
-    name, arguments = worker.receive()
-    if name == "result":
-      found: Answer = arguments[0]
-      return found
-    if name == "failed":
-      error = RuntimeError(arguments[0])
-      error.add_note(arguments[1])
-      raise error
-    measuring = name == "measure"
-    told = weights.extremes(*arguments) if measuring else answer(hooks, name, arguments)
-    if name in ANSWERED:
-      worker.send(told)
+  header = (given.SerializeToString(), loaded.known, setting.target, setting.bound)
+  searches.by(crew, count, header, preferred)
 
 
 def _serve() -> None:
   """The worker: header, then job -> answer, until stdin ends."""
   requests, answers = worker_streams()
-  model, known, target, bound, timed = pickle.load(requests)
+  model, known, target, bound = pickle.load(requests)
   loaded = known.loaded(onnx.ModelProto.FromString(model))
   del model
   parent = Parent(requests, answers)
@@ -384,7 +201,7 @@ def _serve() -> None:
       return
     try:
       scope = SearchScope.of(target, bound, job.region, job.worth_us)
-      result = work(job, scope, _verifier(weights, job), hooks, timed)
+      result = work(job, scope, verifier(weights, job), hooks)
     except Exception as error:  # told to the parent, which raises it
       parent.tell("failed", f"{type(error).__name__}: {error}", traceback.format_exc())
     else:

@@ -25,7 +25,7 @@ PLUMBING = (
 #: What a search finds: its rules, and the IR that its results are written in.
 SEARCH_SOURCES = ("superopt", "cost", "lower", "instructions", "ir", *PLUMBING)
 #: What of it is taken for right, and for which regions of a model.
-PROOF_SOURCES = ("verify", "match", "importer", "ir", "searching.py", *PLUMBING)
+PROOF_SOURCES = ("verify", "match", "importer", "ir", "searching.py", "search_run.py", *PLUMBING)
 #: What a kernel text computes in the emulator, and whether that is right.
 EMULATION_SOURCES = ("emulator", "codegen/device", "verify", "ir", "tune/emulated.py", *PLUMBING)
 #: What a kernel text includes.

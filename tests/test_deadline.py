@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mirage_onnx import deadline, judging, pipeline, search_workers, searching
+from mirage_onnx import deadline, judging, pipeline, search_run, search_workers, searching
 from mirage_onnx.deadline import Budget, Ends, OverdueError
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.match.candidates import find_candidates
@@ -154,7 +154,7 @@ def test_workers_that_hear_nothing_are_ended(monkeypatch):
   start = time.monotonic()
   setting = Setting(H200, SearchBound(), start + 1.0, structures=StructureStore(None, {}))
   search_all(loaded, regions[:12], setting, workers=2, done=found.__setitem__)
-  assert time.monotonic() - start < 1.0 + searching.GRACE_S + 30.0
+  assert time.monotonic() - start < 1.0 + search_run.GRACE_S + 30.0
   assert len(found) == 12
   assert all(r.report.stop is Stop.BUDGET for r in found.values())
 
@@ -163,7 +163,7 @@ def test_workers_that_hear_nothing_are_ended(monkeypatch):
 def test_the_end_comes_before_workers_are_started(monkeypatch, seconds):
   """What comes before the search took the time: workers are ended as they start, and nothing fails."""
   loaded, regions = regions_of("bert")
-  monkeypatch.setattr(searching, "GRACE_S", 0.0)
+  monkeypatch.setattr(search_run, "GRACE_S", 0.0)
   real = search_workers.WorkerProcess.send
 
   def slow_send(worker, value):

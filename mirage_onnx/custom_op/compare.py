@@ -9,7 +9,7 @@ first input and the hard ones, or on all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -100,25 +100,9 @@ def compare_models(
   if provider not in ("cpu", "cuda") or draws < 1 or (emulate and provider != "cpu"):
     wrong = f"provider={provider!r}, draws={draws}, emulate={emulate}"
     raise MirageError("OPTION_INVALID", wrong)
-  sizes, basic = dict(dims or {}), left_out.optimizations
+  basic = left_out.optimizations
   reference, candidate = How(provider, ep="none", basic=basic), How(provider, emulate, ep, driver, basic)
-
-  @cache
-  def facts() -> InputFacts:
-    return input_facts(ModelFile.read(a).proto)
-
-  def drawn(
-    arguments: Sequence[ort.NodeArg | Input], is_finite: IsFinite
-  ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    if inputs is not None:
-      yield "given", check_inputs(arguments, inputs)
-      return
-    yield from draw_inputs(arguments, seed, draws, sizes, int_limits or {}, facts())
-    if left_out.edges:
-      return
-    tell(SessionStep.EDGES, "")
-    yield from edge_inputs(arguments, seed, sizes, int_limits or {}, facts(), is_finite)
-
+  drawn = _Inputs(a, seed, draws, dict(dims or {}), int_limits or {}, inputs, tell, left_out)
   tell(SessionStep.OPEN, "the original")
   try:
     left = open_session(a, reference)
@@ -126,57 +110,126 @@ def compare_models(
     wide = _wide_check(a, b) if emulate and error.code == "SESSION_FAILED" else None
     if wide is None:
       raise
-    return _alone(wide, drawn(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol), tell, left_out)
+    return _alone(wide, drawn.of(wide.inputs, Defined(a)), Tolerances.of(a, b, rtol), tell)
   if inputs is None and FIRST not in left_out.kinds:
     tell(SessionStep.RUN, FIRST)
-    sizes |= _more_sizes(left, facts(), sizes, int_limits or {})
+    drawn.sizes |= _more_sizes(left, drawn.facts(), drawn.sizes, drawn.int_limits)
   tell(SessionStep.OPEN, OPTIMIZED)
   right = open_session(b, candidate)
   check_signatures(left, right)
-  measure = Tolerances.of(a, b, rtol)
-  worst: dict[str, OutputDifference] = {}
-  kinds: list[str] = []
   checks = RanChecks(a, b, partial(_region_check, reference, candidate, tell, left_out))
-  bodies = BodyCheck(b, left, reference, tell)
-  last: dict[str, np.ndarray] = {}
-  defined = Defined(a, left)
-  file = ModelFile.read(a)
-  shaken, nearby = (Shaken(file.proto, file.folder, *errors) for errors in ((), (NARROW,)))
-  pairs = caches(file.proto.graph)
-  for kind, feeds in drawn(left.get_inputs(), defined):
-    if kind in left_out.kinds:
-      continue
+  both = _Both(
+    ModelFile.read(a), left, right, Defined(a, left), Tolerances.of(a, b, rtol), checks,
+    BodyCheck(b, left, reference, tell), left_out, bisect,
+  )  # fmt: skip
+  for kind, feeds in drawn.of(left.get_inputs(), both.defined):
     tell(SessionStep.RUN, kind)
+    both.run(kind, feeds)
+    if kind in EDGES:
+      tell(SessionStep.EDGES, "")
+  return both.result(provider)
+
+
+@dataclass(slots=True)
+class _Inputs:
+  """The inputs of both models: those that were ``given``, or drawn ones; ``model``: the original."""
+
+  model: Model
+  seed: int
+  draws: int
+  sizes: dict[str, int | Sequence[int]]
+  int_limits: Mapping[str, int]
+  given: Mapping[str, np.ndarray] | None
+  tell: Tell
+  left_out: LeftOut
+  _facts: InputFacts | None = None
+
+  def facts(self) -> InputFacts:
+    """Of the original, read once."""
+    self._facts = self._facts or input_facts(ModelFile.read(self.model).proto)
+    return self._facts
+
+  def of(
+    self, arguments: Sequence[ort.NodeArg | Input], is_finite: IsFinite
+  ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """With their kinds, but for those that are left out."""
+    for kind, feeds in self._every(arguments, is_finite):
+      if kind not in self.left_out.kinds:
+        yield kind, feeds
+
+  def _every(
+    self, arguments: Sequence[ort.NodeArg | Input], is_finite: IsFinite
+  ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    if self.given is not None:
+      yield "given", check_inputs(arguments, self.given)
+      return
+    facts, sizes, limits = self.facts(), self.sizes, self.int_limits
+    yield from draw_inputs(arguments, self.seed, self.draws, sizes, limits, facts)
+    if self.left_out.edges:
+      return
+    self.tell(SessionStep.EDGES, "")
+    yield from edge_inputs(arguments, self.seed, sizes, limits, facts, is_finite)
+
+
+@dataclass(slots=True)
+class _Both:
+  """The original (``left``) and the other one, run on one input after the other."""
+
+  file: ModelFile
+  left: ort.InferenceSession
+  right: ort.InferenceSession
+  defined: Defined
+  measure: Tolerances
+  checks: RanChecks
+  bodies: BodyCheck
+  left_out: LeftOut
+  bisect: bool
+  worst: dict[str, OutputDifference] = field(default_factory=dict)
+  kinds: list[str] = field(default_factory=list)
+  last: dict[str, np.ndarray] = field(default_factory=dict)
+  shaken: tuple[Shaken, Shaken] = field(init=False)
+  caches: Mapping[str, str] = field(init=False)
+
+  def __post_init__(self) -> None:
+    proto, folder = self.file.proto, self.file.folder
+    self.shaken, self.caches = (Shaken(proto, folder), Shaken(proto, folder, NARROW)), caches(proto.graph)
+
+  def run(self, kind: str, feeds: dict[str, np.ndarray]) -> None:
+    """On an input of this kind."""
+    left, right, (shaken, nearby) = self.left, self.right, self.shaken
     before = launches(right)
     wanted, found = run_session(left, feeds), run_session(right, feeds)
     check_declared(left, right, found)
     ran = {name for name, count in launches(right).items() if count > before[name]}
     known = KnownOriginal(
       kind,
-      in_fp32=cache(partial(_in_fp32, file, feeds)),
-      as_defined=cache(partial(defined.run, feeds)),
+      in_fp32=cache(partial(_in_fp32, self.file, feeds)),
+      as_defined=cache(partial(self.defined.run, feeds)),
       whole=True,
       shaken=partial(shaken.runs, feeds),
       nearby=partial(nearby.runs, feeds),
       hangs=shaken.hangs,
     )
-    counted = measured(measure, loose_rows(left, pairs, feeds, wanted))
+    counted = measured(self.measure, loose_rows(left, self.caches, feeds, wanted))
     for name, want in wanted.items():
       now = counted(name, want, found[name], known)
-      worst[name] = worse(worst[name], now) if name in worst else now
-    if ran and not left_out.bodies:
-      bodies.run(feeds, wanted, counted, known)
-    if not left_out.regions and (bisect or not kinds or kind in (*EDGES, *MASKED)):
-      checks.run(ran, feeds, kind, measure)
-    kinds.append(kind)
-    last = feeds
-    if kind in EDGES:
-      tell(SessionStep.EDGES, "")
-  if not left_out.regions and kinds:
-    checks.finish(last, kinds[-1], measure)
-  found_all = _result(tuple(worst.values()), _paths(right, provider, checks.inner), tuple(kinds), checks)
-  failures = checks.failures + bodies.failures
-  return replace(found_all, failures=failures, passed=found_all.passed and not failures)
+      self.worst[name] = worse(self.worst[name], now) if name in self.worst else now
+    if ran and not self.left_out.bodies:
+      self.bodies.run(feeds, wanted, counted, known)
+    if not self.left_out.regions and (self.bisect or not self.kinds or kind in (*EDGES, *MASKED)):
+      self.checks.run(ran, feeds, kind, self.measure)
+    self.kinds.append(kind)
+    self.last = feeds
+
+  def result(self, provider: str) -> Comparison:
+    """What was found, when all inputs were run."""
+    checks = self.checks
+    if not self.left_out.regions and self.kinds:
+      checks.finish(self.last, self.kinds[-1], self.measure)
+    paths = _paths(self.right, provider, checks.inner)
+    found = _result(tuple(self.worst.values()), paths, tuple(self.kinds), checks)
+    failures = checks.failures + self.bodies.failures
+    return replace(found, failures=failures, passed=found.passed and not failures)
 
 
 def _wide_check(a: Model, b: Model) -> WideCheck | None:
@@ -206,12 +259,9 @@ def _alone(
   feeds_of: Iterable[tuple[str, dict[str, np.ndarray]]],
   measure: Tolerances,
   tell: Tell,
-  left_out: LeftOut,
 ) -> Comparison:
   kinds: list[str] = []
   for kind, feeds in feeds_of:
-    if kind in left_out.kinds:
-      continue
     tell(SessionStep.RUN, kind)
     check.run(feeds, kind, measure)
     kinds.append(kind)

@@ -5,7 +5,7 @@ have to do, and what is generated today takes longer (``cost/kernel_time.py``). 
 tiled programs is the search's; a comparison with ONNX Runtime is made with the expected time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from mirage_onnx.cost.kernel_time import lowered_us
@@ -13,6 +13,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Region
 from mirage_onnx.lower.layouts import Family
 from mirage_onnx.superopt.solved import kernel_times
+from mirage_onnx.superopt.timed_numbers import by_warpgroups
 from mirage_onnx.target import Target
 
 #: By what factor the expected time of a tiled kernel may be off. On an H100 it is 1.37 (root mean square, 153
@@ -52,17 +53,26 @@ def too_slow(
 ) -> Rejection | None:
   """Why none of these is worth a proof, or None: each takes more than ``worth_us``, sure as that is.
 
-  They differ in numbers, best first by the search's own cost: far behind the first is not looked.
+  They differ in numbers, best first by the search's own cost: far behind the first is not looked. Of many
+  rows other numbers are as good as those only with wgmma.
   """
   best_us, best_off = inf, 1.0
-  for c in candidates:
+  first = list[Candidate]()
+
+  def others() -> Iterator[Candidate]:
+    for c in candidates:
+      first[:] = first or [c]
+      yield c
+      if best_us > FAR * worth_us:
+        break
+    yield from (with_it for c in first for with_it in by_warpgroups(region, c, target, 1))
+
+  for c in others():
     us, off = _expected(region, c, target)
     if us * off <= worth_us:
       return None
     if us < best_us:
       best_us, best_off = us, off
-    if us > FAR * worth_us:
-      break
   return Rejection("NOT_FASTER", slower_text(best_us, best_off), region.nodes)
 
 

@@ -8,6 +8,7 @@ the plans are walked by one: what the search takes, counts and reports does not 
 
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
 
@@ -82,168 +83,194 @@ def search(
   ``worth_us``: what is expected to take longer is not proven: NOT_FASTER is among the refusals.
   """
   start = time.monotonic()
+  limits, ends = bound or default_bound(space), hooks or Hooks()
   try:
     with deadline.until(start + budget_s):
-      return _searched(
-        region, target, verify, bound or default_bound(space), space, budget_s, axioms, allow,
-        hooks or Hooks(), workers, worth_us,
-      )  # fmt: skip
+      units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers, kin=ends.kin)
+      kept = KeptUnits(units, ends.store if allow is None else NoStore())
+      proofs = _Proofs(region, target, verify, limits, worth_us, units, kept, ends, start, budget_s)
+      return proofs.result(proofs.to_its_end())
   except deadline.OverdueError:  # the region has so many spellings that it came to no plan
     report = SearchReport(time.monotonic() - start, 0, 0, 0, Stop.BUDGET, (), ())
     return SearchResult((), report)
 
 
-def _searched(
-  region: Region,
-  target: Target,
-  verify: Verify,
-  limits: SearchBound,
-  space: Space,
-  budget_s: float,
-  axioms: tuple[Axiom, ...],
-  allow: Allow | None,
-  ends: Hooks,
-  workers: int,
-  worth_us: float,
-) -> SearchResult:
-  start = time.monotonic()
-  meter = ProgressMeter(region.key, budget_s, ends.emit)
-  units = SharedUnits(region, target, limits, axioms, space, allow, workers=workers, kin=ends.kin)
-  kept = KeptUnits(units, ends.store if allow is None else NoStore())
-  total = Counts()
-  out: list[Verified] = []
+@dataclass(slots=True)
+class _Proofs:
+  """From plan to plan, the cheapest first, and what was proven of them.
 
-  def poll(running: Counts | None = None) -> None:
+  ``accepted``: verdicts by text; ``taken``: plans that were proven, or would be if they were worth it;
+  ``good``: programs that count for the bound. ``early`` and ``slow``: proven, and not worth it, before their
+  turn, when they count.
+  """
+
+  region: Region
+  target: Target
+  verify: Verify
+  limits: SearchBound
+  worth_us: float
+  units: SharedUnits
+  kept: KeptUnits
+  ends: Hooks
+  start: float
+  budget_s: float
+  meter: ProgressMeter = field(init=False)
+  plans: Plans = field(init=False)
+  pruned: Counts = field(default_factory=Counts)
+  results: list[UnitResult] = field(default_factory=list)
+  known: dict[tuple[tuple[int, ...], Reads], tuple[Built, ...]] = field(default_factory=dict)
+  accepted: dict[str, ProofLike | Rejection] = field(default_factory=dict)
+  refused: list[Rejection] = field(default_factory=list)
+  out: list[Verified] = field(default_factory=list)
+  early: dict[str, list[Verified]] = field(default_factory=dict)
+  slow: set[str] = field(default_factory=set)
+  taken: dict[str, KernelPlan] = field(default_factory=dict)
+  good: int = 0
+
+  def __post_init__(self) -> None:
+    self.meter = ProgressMeter(self.region.key, self.budget_s, self.ends.emit)
+    self.units.poll = self.poll
+    self.plans = Plans(self.units, self.run, Counts(), self.offer if self.units.is_shared else None)
+
+  def poll(self, running: Counts | None = None) -> None:
     """Called between pieces of work; ``running`` are the counts of a unit that is not done."""
-    stop = Stop.BUDGET if time.monotonic() > start + budget_s else ends.stop()
+    stop = Stop.BUDGET if time.monotonic() > self.start + self.budget_s else self.ends.stop()
     if stop is not None:
       raise StoppedError(stop)
-    if meter.is_due:
-      meter.tick(
-        units.states + (running.states if running else 0),
-        total.pruned,
-        min(
-          (v.candidate.predicted_us for v in (*out, *chain(*early.values()))),
-          default=None,
-        ),
-        units_done=len(results),
-        units_known=units.known,
+    if self.meter.is_due:
+      proven = chain(self.out, *self.early.values())
+      self.meter.tick(
+        self.units.states + (running.states if running else 0),
+        self.pruned.pruned,
+        min((v.candidate.predicted_us for v in proven), default=None),
+        units_done=len(self.results),
+        units_known=self.units.known,
       )
 
-  units.poll = poll
-  counts, results = Counts(), list[UnitResult]()
-  known: dict[tuple[tuple[int, ...], Reads], tuple[Built, ...]] = {}
+  def run(self, classes: tuple[int, ...], reads: Reads) -> tuple[Built, ...]:
+    """The kernels of a unit."""
+    if (classes, reads) not in self.known:
+      self.poll()
+      self.results.append(unit := self.kept.run(classes, reads))
+      self.pruned.pruned.update(unit.counts.pruned)
+      self.known[classes, reads] = unit.kernels
+    return self.known[classes, reads]
 
-  def run(classes: tuple[int, ...], reads: Reads) -> tuple[Built, ...]:
-    if (classes, reads) not in known:
-      poll()
-      results.append(unit := kept.run(classes, reads))
-      total.pruned.update(unit.counts.pruned)
-      known[classes, reads] = unit.kernels
-    return known[classes, reads]
-
-  def offer(floor_us: float, job: Job) -> None:
+  def offer(self, floor_us: float, job: Job) -> None:
     """Let a worker begin what no earlier search has kept."""
     classes, what = job
-    if isinstance(what, Depth) or not kept.holds(classes, what):
-      units.offer(floor_us, job)
+    if isinstance(what, Depth) or not self.kept.holds(classes, what):
+      self.units.offer(floor_us, job)
 
-  plans = Plans(units, run, counts, offer if units.is_shared else None)
-  accepted: dict[str, ProofLike | Rejection] = {}
-  refused: list[Rejection] = []
-  early, slow = dict[str, list[Verified]](), set[str]()
-  taken: dict[str, KernelPlan] = {}
-  good, stop = 0, Stop.EXHAUSTED
+  def to_its_end(self) -> Stop:
+    """Walks until there is enough, or nothing left, or no time.
 
-  def judged(plan: KernelPlan, graph: UGraph, text: str) -> list[Verified]:
+    Raises:
+        MirageError: JOURNAL, what an earlier search has kept is none of it.
+    """
+    stop = Stop.EXHAUSTED
+    try:
+      try:
+        self._by_cost()
+      except StateLimitError:
+        stop = Stop.STATE_LIMIT
+      with suppress(StateLimitError):
+        self._certain()
+    except StoppedError as error:
+      stop = error.stop
+    except UNREADABLE as error:
+      if not self.kept.taken:
+        raise
+      what = f"{type(error).__name__}: {error}"
+      raise MirageError("JOURNAL", f"an entry of the search is none of it ({what})") from error
+    except deadline.OverdueError:  # in the middle of a proof
+      stop = Stop.BUDGET
+    finally:
+      self.units.close()
+    return stop
+
+  def _by_cost(self) -> None:
+    walk = self.plans.cheapest_first()
+    # Asked before the walk goes on: to the next plan, which nobody wants, it may be far.
+    while self.good < self.limits.verified and len(self.accepted) < self.limits.tried:
+      if (found := next(walk, None)) is None:
+        break
+      plan, is_early = found
+      self.poll()
+      graph = self.plans.ugraph(plan)
+      text = print_ugraph(graph)
+      if text in self.accepted:
+        self._again(text, is_early)
+      elif proven := self._judged(plan, graph, text):
+        if is_early:
+          self.early[text] = proven
+        else:
+          self._take(proven)
+      elif text in self.taken:
+        # One of the best, as if it were proven: what comes next is no better by the search's own cost.
+        self.slow |= {text} if is_early else set()
+        self.good += not is_early
+
+  def _again(self, text: str, is_early: bool) -> None:
+    """A program of which the verdict is known: its turn has come, or another plan is the same program."""
+    if text in self.early and not is_early:
+      self._take(self.early.pop(text))
+    elif text in self.slow and not is_early:
+      self.slow.discard(text)
+      self.good += 1
+    else:
+      self.plans.counts.prune("the same program twice")
+
+  def _take(self, proven: list[Verified]) -> None:
+    self.good += not is_partial(proven[0].proof)
+    self.out += proven
+
+  def _certain(self) -> None:
+    """One of streaming and row kernels beside the others."""
+    for plan in islice(certain_plans(self.plans, self.known, self.run, self.taken.values()), CERTAIN):
+      self.poll()
+      graph = self.plans.ugraph(plan)
+      text = print_ugraph(graph)
+      if text not in self.accepted and (proven := self._judged(plan, graph, text)):
+        self._take(proven)
+        break
+
+  def _judged(self, plan: KernelPlan, graph: UGraph, text: str) -> list[Verified]:
     """What is proven of a plan; nothing where it is refused, or not worth a proof."""
-    numbers = list(plans.numbers(plan))
-    if worth_us < inf:
+    numbers, plans = list(self.plans.numbers(plan)), self.plans
+    if self.worth_us < inf:
       every = (Candidate(graph, p, us) for us, p in numbers)
-      if late := too_slow(region, every, target, worth_us):
-        accepted[text], plans.found, taken[text] = late, True, plan
-        refused.append(late)
+      if late := too_slow(self.region, every, self.target, self.worth_us):
+        self.accepted[text], plans.found, self.taken[text] = late, True, plan
+        self.refused.append(late)
         return []
-    verdict = accepted[text] = verify(region, graph, numbers[0][1])
+    verdict = self.accepted[text] = self.verify(self.region, graph, numbers[0][1])
     if isinstance(verdict, Rejection):
-      refused.append(verdict)
+      self.refused.append(verdict)
       plans.blame.learn(verdict, tuple(b for _, b in plan.kernels))
       return []
-    plans.found, taken[text] = True, plan
-    graph = with_limits(region, proven_graph(verdict, graph))
+    plans.found, self.taken[text] = True, plan
+    graph = with_limits(self.region, proven_graph(verdict, graph))
     return [Verified(Candidate(graph, p, us), verdict) for us, p in numbers]
 
-  try:
-    try:
-      walk = plans.cheapest_first()
-      # Asked before the walk goes on: to the next plan, which nobody wants, it may be far.
-      while good < limits.verified and len(accepted) < limits.tried:
-        if (found := next(walk, None)) is None:
-          break
-        plan, is_early = found
-        poll()
-        graph = plans.ugraph(plan)
-        text = print_ugraph(graph)
-        if text in accepted:
-          if text in early and not is_early:  # Now it is its turn.
-            proven = early.pop(text)
-            good += not is_partial(proven[0].proof)
-            out += proven
-          elif text in slow and not is_early:
-            slow.discard(text)
-            good += 1
-          else:
-            counts.prune("the same program twice")
-          continue
-        proven = judged(plan, graph, text)
-        if proven and is_early:
-          early[text] = proven
-        elif proven:
-          good += not is_partial(proven[0].proof)
-          out += proven
-        elif text in taken:
-          # One of the best, as if it were proven: what comes next is no better by the search's own cost.
-          slow |= {text} if is_early else set()
-          good += not is_early
-    except StateLimitError:
+  def result(self, stop: Stop) -> SearchResult:
+    """All that was found, by predicted time, and the report."""
+    if stop is not Stop.EXHAUSTED or not self.out:
+      self.good += len(self.early)
+      self.out += chain(*self.early.values())
+    if stop is Stop.EXHAUSTED and not self.units.complete:
       stop = Stop.STATE_LIMIT
-    with suppress(StateLimitError):
-      for plan in islice(certain_plans(plans, known, run, taken.values()), CERTAIN):
-        poll()
-        graph = plans.ugraph(plan)
-        text = print_ugraph(graph)
-        if text not in accepted and (proven := judged(plan, graph, text)):
-          good += not is_partial(proven[0].proof)
-          out += proven
-          break
-  except StoppedError as error:
-    stop = error.stop
-  except UNREADABLE as error:
-    if not kept.taken:
-      raise
-    what = f"{type(error).__name__}: {error}"
-    raise MirageError("JOURNAL", f"an entry of the search is none of it ({what})") from error
-  except deadline.OverdueError:  # in the middle of a proof
-    stop = Stop.BUDGET
-  finally:
-    units.close()
-  if stop is not Stop.EXHAUSTED or not out:
-    good += len(early)
-    out += chain(*early.values())
-  if stop is Stop.EXHAUSTED and not units.complete:
-    stop = Stop.STATE_LIMIT
-  counts.pruned.update(total.pruned)
-  counts.pruned.update(units.pruned)
-  for u in results:
-    refused += u.reasons
-  report = SearchReport(
-    seconds=time.monotonic() - start,
-    states=units.states,
-    built=sum(u.built for u in results),
-    verified=good,
-    stop=stop,
-    pruned=tuple(sorted(counts.pruned.items())),
-    refused=tuple(refused),
-  )
-  ranked = sorted(out, key=lambda v: v.candidate.predicted_us)
-  return SearchResult(varied(ranked, limits.candidates), report)
+    counts = self.plans.counts
+    counts.pruned.update(self.pruned.pruned)
+    counts.pruned.update(self.units.pruned)
+    report = SearchReport(
+      seconds=time.monotonic() - self.start,
+      states=self.units.states,
+      built=sum(u.built for u in self.results),
+      verified=self.good,
+      stop=stop,
+      pruned=tuple(sorted(counts.pruned.items())),
+      refused=(*self.refused, *chain.from_iterable(u.reasons for u in self.results)),
+    )
+    ranked = sorted(self.out, key=lambda v: v.candidate.predicted_us)
+    return SearchResult(varied(ranked, self.limits.candidates), report)

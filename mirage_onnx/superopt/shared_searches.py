@@ -71,10 +71,10 @@ class Answer:
 Ask = Callable[[Job], Answer]
 
 
-def work(job: Job, scope: SearchScope, verify: Verify, hooks: Hooks, timed: bool = False) -> Answer:
-  """Do one job; ``timed``: with the numbers that are worth a try where programs are timed."""
+def work(job: Job, scope: SearchScope, verify: Verify, hooks: Hooks) -> Answer:
+  """Do one job, with the best numbers by wgmma of each µGraph found (``timed_numbers.py``)."""
   answer = _answer(job, scope, verify, hooks)
-  if not timed or answer.result is None or job.region.runtime:
+  if answer.result is None or job.region.runtime:
     return answer
   return replace(answer, result=with_warpgroups(job.region, answer.result, scope.target))
 

@@ -43,6 +43,7 @@ class Table:
   ops: Mapping[str, tuple[tuple[float, float], ...]]
   matmul: tuple[tuple[int, int, int, float], ...]
   grid: TimesGrid | None = None
+  grid_first: bool = True
 
   @property
   def most_elements(self) -> int:
@@ -90,8 +91,7 @@ def load_table(target: Target) -> Table | None:
     table = load_table(like) if like else None
     return _scaled(table, like, target) if table and like else None
   table = _read(target)
-  # A grid that was carried over from another GPU says what a model takes, not what is chosen.
-  return replace(table, grid=None) if table.ops else table
+  return replace(table, grid_first=False) if table.ops else table
 
 
 @cache
@@ -173,10 +173,15 @@ def alone_us(program: Program, target: Target, table: Table | None = None) -> di
 
 
 def _node_us(node: Node, program: Program, table: Table) -> float | None:
-  if table.grid is not None:
-    us = _grid_us(node, program, table.grid)
-    if us is not None or not table.ops:
-      return us
+  if table.grid is None:
+    return _listed_us(node, program, table)
+  if not table.ops:
+    return _grid_us(node, program, table.grid)
+  asks = (_grid_us(node, program, table.grid), _listed_us(node, program, table))
+  return next((us for us in (asks if table.grid_first else asks[::-1]) if us is not None), None)
+
+
+def _listed_us(node: Node, program: Program, table: Table) -> float | None:
   contractions = sum(s.op == "matmul" for s in node.steps)
   out = program.tensors[node.outputs[0]] if node.outputs else None
   if out is None or not out.is_static or contractions > 1:

@@ -15,8 +15,7 @@ seconds that it takes are worth; a larger budget is more patient. Equal regions 
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import KW_ONLY, dataclass, field, replace
 from math import fsum
 
 from mirage_onnx.choosing.choice_process import RoughChoice, RoughHere
@@ -24,9 +23,9 @@ from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import RegionCandidate
-from mirage_onnx.tune.arriving import POLL_S, Arriving, Hands, News, Timed
+from mirage_onnx.tune.arriving import POLL_S, Arriving, Hands, News, Searched, Timed
 from mirage_onnx.tune.expected import Expectations
-from mirage_onnx.tune.kept_ends import UNSEARCHED, KeptEnds
+from mirage_onnx.tune.kept_ends import UNSEARCHED, End, KeptEnds
 from mirage_onnx.tune.outcome import Outcome
 
 #: Parts of the model's time that are still worth something: at most, of what was gained so far, and at least.
@@ -92,144 +91,204 @@ class TimingPlan:
     return replace(self, order=order, gain_us={**gain_us, **self.gain_us})
 
 
-def explored(
-  program: Program,
-  outcomes: Mapping[str, Outcome],
-  node_us: Mapping[str, float],
-  alone: Mapping[str, tuple[str, float]] | None,
-  expected: Expectations,
-  tune: Tune,
-  *,
-  ends: Ends,
-  late: Callable[[Outcome], Rejection],
-  patience: float = 1.0,
-  soon: Soon = lambda some: None,
-  starts: Callable[[Sequence[Outcome]], None] = lambda some: None,
-  arriving: Arriving | None = None,
-  at_once: int = 1,
-  known: Callable[[Outcome], bool] = lambda o: False,
-  kept: KeptEnds | None = None,
-  first: First = lambda found, until: {},
-  choice: RoughChoice | None = None,
-) -> tuple[dict[str, Outcome], str]:
-  """``outcomes`` with what was timed, the rest refused; and how many were timed, and why no more.
+@dataclass(slots=True)
+class Exploration:
+  """One exploration of ``outcomes``.
 
   ``late``: the refusal where the time is over. ``patience``: how much more than usual a second may be
-  wasted. ``starts``: told of what is timed next. ``arriving``: ``outcomes`` without a
+  wasted. ``soon``, ``starts``: told of what comes next, and of what begins. ``arriving``: those without a
   result are still searched, and come. ``at_once``: regions that are timed at a time. ``known``: whether all
   that is asked about a region is known; such regions come first, which takes no time, and no choice is made
   before. ``first``: what comes before all else, where it is worth its seconds. ``choice``: who chooses.
   ``kept``: where an earlier run has ended, this one does (of ``outcomes`` without a result those are
   refused that it has not searched).
   """
-  found, news = dict(outcomes), arriving.news if arriving else News()
-  plans = partial(
-    planned, node_us=node_us, expected=expected, choice=choice or RoughHere(program, node_us, alone)
-  )
-  waiting = {key for key, o in found.items() if arriving and o.rejection is None and o.result is None}
-  heard, told, timed, why, rested, plan_s = True, False, 0, "", 0.0, 0.0
-  queue = deque[tuple[str, float]]()
-  end = kept.known if kept else None
-  comes = (lambda o: o.region.key in end.timed) if end else known
-  again = deque(key for key, o in found.items() if _is_open(o) and o.result is not None and comes(o))
-  repeated, cut_short, done = set(again), dict[str, Outcome](), list[str]()
-  with Hands(tune, at_once, news, SPARE) as hands:
-    while True:
-      if ends.over:
-        queue.clear()
-        again.clear()
-        hands.cancel()
-        why = "the run was stopped" if ends.stopped() else "the time was over"
-      elif (
-        end is None and heard and len(queue) < at_once and not again and repeated.isdisjoint(hands.busy)
-        and (time.monotonic() > rested or (not queue and hands.are_free))
-      ):  # fmt: skip
-        if plan_s > SLOW_PLAN_S and not (timed or hands.busy or queue):
-          queue.extend((key, at_once * LEAST_S) for key in likely(found, node_us, expected, at_once))
-          if queue:
-            continue
-        heard, begun = False, time.monotonic()
-        until = min(ends.at, begun + PLAN_S)
-        plan = plans(found, until=until, busy=hands.busy)
-        wanted = plan
-        if waiting and len(plan.order) < at_once:  # the GPU does not wait for what is not searched
-          ready = {key: o for key, o in found.items() if o.result is not None or o.rejection is not None}
-          plan = plans(ready, until=until, busy=hands.busy)
-        plan = plan.begun_with(first(found, until), expected, found, patience, hands.busy)
-        why = enough(plan, plan.order, expected, found, patience)
-        if arriving and waiting:
-          arriving.preferred = wanted.searches
-          # What is timed now may say more of what is searched.
-          if not hands.busy and why and enough(wanted, wanted.searches, expected, found, patience):
-            wanted = plans(found, until=until, busy=hands.busy, most=len(found))
-            arriving.preferred = wanted.searches
-            if enough(wanted, wanted.searches, expected, found, patience):
-              arriving.leave()
-        if not why:
-          worth = plan.model_us * WORTH_PER_S / patience
-          some = plan.order[: at_once + 1 if waiting else ROUND]
-          most = max(LEAST_S, SHARE * ends.seconds_left)
-          seconds = {key: at_once * min(most, max(LEAST_S, plan.gain_us[key] / worth)) for key in some}
-          queue = deque(seconds.items())
-        else:
-          queue.clear()
-        now = time.monotonic()
-        plan_s = now - begun
-        rested = now + REST * plan_s
-      if arriving and not waiting and not told:
-        told = True
-        arriving.over()
-      if (again or queue) and hands.are_free:
-        soon([found[key] for key in (*again, *(key for key, _ in queue))][: 1 + at_once])
-        key, has_s = (again.popleft(), at_once * LEAST_S) if again else queue.popleft()
-        starts([found[key]])
-        hands.begin(found[key], has_s)
-        continue
-      if not (hands.busy or waiting):
-        break
-      for one in news.take(POLL_S if ends.over else min(POLL_S, ends.seconds_left)):
-        heard = True
-        if isinstance(one, Timed):
-          key = one.before.region.key
-          found[key] = after = hands.end(one)
-          if _is_cut(after) and key not in cut_short and not ends.over:
-            found[key] = one.before  # beside the searches its share was short; what it compiled is kept
-            cut_short[key] = after
-          expected.learn(one.before, after, one.seconds / at_once)
-          done += [] if _is_cut(after) else [key]
-          timed += 1
-        elif one.outcome is not None:
-          o = one.outcome
-          waiting.discard(o.region.key)
-          if o.result is not None:
-            expected.searched(o)
-          cut = arriving and arriving.is_left and o.rejection and o.rejection.code == "INTERRUPTED"
-          if cut and not ends.stopped():
-            o = replace(o, rejection=Rejection("NOT_TIMED", UNSEARCHED, o.region.nodes))
-          found[o.region.key] = o
-          if _is_open(o) and comes(o):
-            again.append(o.region.key)
-            repeated.add(o.region.key)
-        elif one.error is not None:
-          raise one.error
-        else:
-          waiting.clear()
-  if end:
-    why = why or end.why
-  elif kept and not ends.over:
-    kept.keep(found, done, why)
-  left = [key for key, o in found.items() if o.rejection is None and o.compiled is None]
-  if not left:
-    return found, f"{timed} of {timed} regions timed, all of them were" if timed else ""
-  reason = "timing it was expected to bring less than it takes"
-  for key in left:
-    o = found[key]
-    if key in cut_short:
-      found[key] = cut_short[key]
-      continue
-    why_not = late(o) if ends.over else Rejection("NOT_TIMED", reason, o.region.nodes)
-    found[key] = replace(o, rejection=why_not)
-  return found, f"{timed} of {timed + len(left)} regions timed, {why}"
+
+  program: Program
+  outcomes: Mapping[str, Outcome]
+  node_us: Mapping[str, float]
+  alone: Mapping[str, tuple[str, float]] | None
+  expected: Expectations
+  tune: Tune
+  _: KW_ONLY
+  ends: Ends
+  late: Callable[[Outcome], Rejection]
+  patience: float = 1.0
+  soon: Soon = lambda some: None
+  starts: Callable[[Sequence[Outcome]], None] = lambda some: None
+  arriving: Arriving | None = None
+  at_once: int = 1
+  known: Callable[[Outcome], bool] = lambda o: False
+  kept: KeptEnds | None = None
+  first: First = lambda found, until: {}
+  choice: RoughChoice | None = None
+  #: By key: what is known by now, and what would be said of those whose share of the time was short.
+  found: dict[str, Outcome] = field(init=False)
+  cut_short: dict[str, Outcome] = field(init=False, default_factory=dict)
+  #: Keys: still searched, timed in an earlier run, to be timed (for so many seconds), and timed in this run.
+  waiting: set[str] = field(init=False)
+  again: deque[str] = field(init=False)
+  repeated: set[str] = field(init=False)
+  queue: deque[tuple[str, float]] = field(init=False, default_factory=deque)
+  done: list[str] = field(init=False, default_factory=list)
+  timed: int = field(init=False, default=0)
+  #: Why no more is timed; whether something was heard since the last choice, how long that took, and until
+  #: when there is no other one.
+  why: str = field(init=False, default="")
+  heard: bool = field(init=False, default=True)
+  plan_s: float = field(init=False, default=0.0)
+  rested: float = field(init=False, default=0.0)
+  hands: Hands = field(init=False)
+  end: End | None = field(init=False, default=None)
+
+  def __post_init__(self) -> None:
+    self.found = dict(self.outcomes)
+    self.choice = self.choice or RoughHere(self.program, self.node_us, self.alone)
+    self.end = self.kept.known if self.kept else None
+    every = self.found.items()
+    self.waiting = {k for k, o in every if self.arriving and o.rejection is None and o.result is None}
+    self.again = deque(key for key, o in every if o.result is not None and self._comes_again(o))
+    self.repeated = set(self.again)
+
+  def run(self) -> tuple[dict[str, Outcome], str]:
+    """``outcomes`` with what was timed, the rest refused; and how many were timed, and why no more."""
+    news, told = self.arriving.news if self.arriving else News(), False
+    with Hands(self.tune, self.at_once, news, SPARE) as self.hands:
+      while True:
+        if self.ends.over:
+          self.queue.clear()
+          self.again.clear()
+          self.hands.cancel()
+          self.why = "the run was stopped" if self.ends.stopped() else "the time was over"
+        elif self._is_time_to_choose():
+          if self.plan_s > SLOW_PLAN_S and not (self.timed or self.hands.busy or self.queue):
+            few = likely(self.found, self.node_us, self.expected, self.at_once)
+            self.queue.extend((key, self.at_once * LEAST_S) for key in few)
+            if self.queue:
+              continue
+          self._choose()
+        if self.arriving and not self.waiting and not told:
+          told = True
+          self.arriving.over()
+        if (self.again or self.queue) and self.hands.are_free:
+          self._begin()
+          continue
+        if not (self.hands.busy or self.waiting):
+          break
+        for one in news.take(POLL_S if self.ends.over else min(POLL_S, self.ends.seconds_left)):
+          self._hear(one)
+    return self._said()
+
+  def _comes_again(self, o: Outcome) -> bool:
+    """Whether no choice is made of it: an earlier run has timed it, or all about it is known."""
+    return _is_open(o) and (o.region.key in self.end.timed if self.end else self.known(o))
+
+  def _is_time_to_choose(self) -> bool:
+    if self.end is not None or not self.heard or len(self.queue) >= self.at_once or self.again:
+      return False
+    if not self.repeated.isdisjoint(self.hands.busy):
+      return False
+    return time.monotonic() > self.rested or (not self.queue and self.hands.are_free)
+
+  def _planned(self, found: Mapping[str, Outcome], until: float, most: int = UNSEARCHED_MOST) -> TimingPlan:
+    assert self.choice is not None
+    return planned(
+      found, node_us=self.node_us, expected=self.expected, choice=self.choice, until=until,
+      busy=self.hands.busy, most=most,
+    )  # fmt: skip
+
+  def _choose(self) -> None:
+    """What is timed next, for how long, and what is searched."""
+    self.heard, begun = False, time.monotonic()
+    until = min(self.ends.at, begun + PLAN_S)
+    plan = wanted = self._planned(self.found, until)
+    if self.waiting and len(plan.order) < self.at_once:  # the GPU does not wait for what is not searched
+      ready = {key: o for key, o in self.found.items() if o.result is not None or o.rejection is not None}
+      plan = self._planned(ready, until)
+    first = self.first(self.found, until)
+    plan = plan.begun_with(first, self.expected, self.found, self.patience, self.hands.busy)
+    self.why = enough(plan, plan.order, self.expected, self.found, self.patience)
+    if self.arriving and self.waiting:
+      self._prefer(wanted, until, self.arriving)
+    self.queue.clear()
+    if not self.why:
+      worth = plan.model_us * WORTH_PER_S / self.patience
+      most = max(LEAST_S, SHARE * self.ends.seconds_left)
+      for key in plan.order[: self.at_once + 1 if self.waiting else ROUND]:
+        self.queue.append((key, self.at_once * min(most, max(LEAST_S, plan.gain_us[key] / worth))))
+    now = time.monotonic()
+    self.plan_s = now - begun
+    self.rested = now + REST * self.plan_s
+
+  def _prefer(self, wanted: TimingPlan, until: float, arriving: Arriving) -> None:
+    """Says what is searched next, or that nobody wants more."""
+    arriving.preferred = wanted.searches
+    # What is timed now may say more of what is searched.
+    if self.hands.busy or not self.why:
+      return
+    if enough(wanted, wanted.searches, self.expected, self.found, self.patience):
+      wanted = self._planned(self.found, until, most=len(self.found))
+      arriving.preferred = wanted.searches
+      if enough(wanted, wanted.searches, self.expected, self.found, self.patience):
+        arriving.leave()
+
+  def _begin(self) -> None:
+    """Gives the next one to a hand."""
+    next_ones = (*self.again, *(key for key, _ in self.queue))
+    self.soon([self.found[key] for key in next_ones[: 1 + self.at_once]])
+    key, has_s = (self.again.popleft(), self.at_once * LEAST_S) if self.again else self.queue.popleft()
+    self.starts([self.found[key]])
+    self.hands.begin(self.found[key], has_s)
+
+  def _hear(self, one: Searched | Timed) -> None:
+    self.heard = True
+    if isinstance(one, Timed):
+      self._hear_timed(one)
+    elif one.outcome is not None:
+      self._hear_searched(one.outcome)
+    elif one.error is not None:
+      raise one.error
+    else:
+      self.waiting.clear()
+
+  def _hear_timed(self, one: Timed) -> None:
+    key = one.before.region.key
+    self.found[key] = after = self.hands.end(one)
+    if _is_cut(after) and key not in self.cut_short and not self.ends.over:
+      self.found[key] = one.before  # beside the searches its share was short; what it compiled is kept
+      self.cut_short[key] = after
+    self.expected.learn(one.before, after, one.seconds / self.at_once)
+    self.done += [] if _is_cut(after) else [key]
+    self.timed += 1
+
+  def _hear_searched(self, o: Outcome) -> None:
+    key = o.region.key
+    self.waiting.discard(key)
+    if o.result is not None:
+      self.expected.searched(o)
+    left = self.arriving and self.arriving.is_left and o.rejection and o.rejection.code == "INTERRUPTED"
+    if left and not self.ends.stopped():
+      o = replace(o, rejection=Rejection("NOT_TIMED", UNSEARCHED, o.region.nodes))
+    self.found[key] = o
+    if self._comes_again(o):
+      self.again.append(key)
+      self.repeated.add(key)
+
+  def _said(self) -> tuple[dict[str, Outcome], str]:
+    """All outcomes, of what was not timed the refusal, and the reason in words."""
+    if self.end:
+      self.why = self.why or self.end.why
+    elif self.kept and not self.ends.over:
+      self.kept.keep(self.found, self.done, self.why)
+    left = [key for key, o in self.found.items() if o.rejection is None and o.compiled is None]
+    if not left:
+      return self.found, f"{self.timed} of {self.timed} regions timed, all of them were" if self.timed else ""
+    reason = "timing it was expected to bring less than it takes"
+    for key in left:
+      o = self.found[key]
+      why_not = self.late(o) if self.ends.over else Rejection("NOT_TIMED", reason, o.region.nodes)
+      self.found[key] = self.cut_short.get(key) or replace(o, rejection=why_not)
+    return self.found, f"{self.timed} of {self.timed + len(left)} regions timed, {self.why}"
 
 
 def _is_cut(o: Outcome) -> bool:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from math import fsum, inf
@@ -34,7 +34,7 @@ from mirage_onnx.tune.arriving import Arriving
 from mirage_onnx.tune.beside import with_siblings
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.expected import Expectations, kind_of
-from mirage_onnx.tune.exploring import explored
+from mirage_onnx.tune.exploring import Exploration
 from mirage_onnx.tune.instances import Chosen, InstanceChecks
 from mirage_onnx.tune.kept_ends import KeptEnds
 from mirage_onnx.tune.kept_tuning import KeptTuning
@@ -60,32 +60,9 @@ LAST_S = 1.0
 CHOOSING_SHARE = 0.5
 
 
-def realise(
-  loaded: LoadedModel,
-  program: Program,
-  outcomes: Mapping[str, Outcome],
-  node_us: Mapping[str, float],
-  target: Target,
-  *,
-  margin: float,
-  measure: bool,
-  tries: int,
-  dynamic: Dynamic | None = None,
-  instances: InstanceChecks | None = None,
-  alone: Mapping[str, tuple[str, float]] | None = None,
-  ends: Ends = NEVER,
-  checks: Ends | None = None,
-  look: Look | None = None,
-  patience: float = 1.0,
-  detail: list[str] | None = None,
-  emit: events.Emit = events.silent,
-  arriving: Arriving | None = None,
-  kept: KeptEnds | None = None,
-  weights: ModelWeights | None = None,
-  predicted_margin: float = 0.0,
-  helpers: ExitStack | None = None,
-) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
-  """The chosen instances, each with compiled kernels, and all outcomes by region key.
+@dataclass(slots=True)
+class Realisation:
+  """The choice among ``outcomes``, compiled (and timed).
 
   Where it measures, those that do not need each other may be one (``beside.py``).
 
@@ -100,78 +77,138 @@ def realise(
   then stays as it was, the least gain first. ``checks``: the end of the questions to ``instances``, after
   ``ends``: else all time would go into timing what is refused then.
   ``look``: asked about each program that is chosen by prediction; one that it refuses makes way
-  for the next. ``patience``, ``arriving``, ``kept``: as of ``explored``; ``detail`` is given what it says.
+  for the next. ``patience``, ``arriving``, ``kept``: as of ``Exploration``; ``detail`` is given what it says.
   ``weights``: of the model, with what is known of them. ``predicted_margin``: by which predictions win, where
   it measures: what they would choose is timed first. ``helpers``: has the processes that compile and check
   until it is left; they are of use for what comes behind this, too.
   """
-  tuner = _Tuner(loaded, target, measure, tries, ends, look, dynamic, emit, instances)
-  found, solutions = dict(outcomes), kept_solutions()
-  if measure:
-    draw = lambda o: draws_of(loaded, o.region)  # noqa: E731
-    more = partial(second_numbers, target=target, tries=tries)
+
+  loaded: LoadedModel
+  program: Program
+  outcomes: Mapping[str, Outcome]
+  node_us: Mapping[str, float]
+  target: Target
+  _: KW_ONLY
+  margin: float
+  measure: bool
+  tries: int
+  dynamic: Dynamic | None = None
+  instances: InstanceChecks | None = None
+  alone: Mapping[str, tuple[str, float]] | None = None
+  ends: Ends = NEVER
+  checks: Ends | None = None
+  look: Look | None = None
+  patience: float = 1.0
+  detail: list[str] | None = None
+  emit: events.Emit = events.silent
+  arriving: Arriving | None = None
+  kept: KeptEnds | None = None
+  weights: ModelWeights | None = None
+  predicted_margin: float = 0.0
+  helpers: ExitStack | None = None
+  #: By key, what is known by now; places of instances of which a margin counts in the choice.
+  found: dict[str, Outcome] = field(init=False)
+  doubted: set[int] = field(init=False, default_factory=set)
+  tuner: "_Tuner" = field(init=False)
+
+  def __post_init__(self) -> None:
+    self.found = dict(self.outcomes)
+    self.tuner = _Tuner(
+      self.loaded, self.target, self.measure, self.tries, self.ends, self.look, self.dynamic, self.emit,
+      self.instances,
+    )  # fmt: skip
+
+  def run(self) -> tuple[tuple[Chosen, ...], dict[str, Outcome]]:
+    """The chosen instances, each with compiled kernels, and all outcomes by region key."""
+    if self.measure:
+      self._explore()
+    solutions, checks = kept_solutions(), _still_open(self.checks or self.ends, self.ends)
+    picked, prices = tuple[int, ...](), list[float]()
+    while True:
+      live = [(c, o) for o in self.found.values() if o.rejection is None for c in o.instances]
+      before, prices = prices, [_price_us(c, o, self.margin, self.doubted) for c, o in live]
+      if prices != before:  # else they are the same candidates: nothing was refused
+        until = time.monotonic() + CHOOSING_SHARE * self.ends.seconds_left
+        offered = [c for c, _ in live]
+        picked = choose(self.program, offered, prices, self.node_us, self.alone, until, kept=solutions)
+      chosen = tuple(live[i] for i in picked)
+      if doubts := _doubts(self.program, chosen, self.node_us, self.margin) - self.doubted:
+        self.doubted |= doubts
+        continue
+      todo = [(c, o) for c, o in chosen if o.compiled is None]
+      if not todo:
+        if refused := self._refused(chosen, checks):
+          self.found |= refused
+          continue
+        return self._joined(self._by_gain(chosen)), self.found
+      if self.ends.over:
+        waiting = [o for o in self.found.values() if o.rejection is None and o.compiled is None]
+        self.found |= {o.region.key: replace(o, rejection=_too_late(o, self.ends)) for o in waiting}
+        continue
+      keys = _most_gain_first(todo, self.node_us, self.margin)
+      self.found |= self.tuner.all([self.found[key] for key in keys], chosen)
+
+  def _explore(self) -> None:
+    """Times what is expected to bring most."""
+    tuner, node_us = self.tuner, self.node_us
+    draw = lambda o: draws_of(self.loaded, o.region)  # noqa: E731
+    more = partial(second_numbers, target=self.target, tries=self.tries)
     at_once = max(LEAST_AT_ONCE, min(MOST_AT_ONCE, available_cores() // CORES))
     tuner.numbers = [*range(at_once)][::-1]
-    ended = kept is not None and kept.known is not None
-    tuner.kept = KeptTuning(loaded, weights or ModelWeights(loaded), target, tries, cut_too=ended)
-    ahead = Ahead(target, tries, ends.at, draw, more, tuner.kept.knows)
+    ended = self.kept is not None and self.kept.known is not None
+    weights = self.weights or ModelWeights(self.loaded)
+    tuner.kept = KeptTuning(self.loaded, weights, self.target, self.tries, cut_too=ended)
+    ahead = Ahead(self.target, self.tries, self.ends.at, draw, more, tuner.kept.knows)
     with ExitStack() as own:
-      stays = helpers or own
+      stays = self.helpers or own
       stays.enter_context(compiling_in(available_cores()))
-      if instances and available_cores() >= LEAST_CORES:
-        stays.enter_context(instances.apart(loaded, available_cores() // CORES))
+      if self.instances and available_cores() >= LEAST_CORES:
+        stays.enter_context(self.instances.apart(self.loaded, available_cores() // CORES))
       own.enter_context(quick_turns())
-      choice = own.enter_context(_rough_choice(program, found, node_us, alone))
+      choice = own.enter_context(_rough_choice(self.program, self.found, node_us, self.alone))
       tuner.ahead = own.enter_context(ahead)
-      roof = lambda region: region_work(region).floor_us(target)  # noqa: E731
-      expected = Expectations(node_us, partial(kind_of, target=target), roof, available_cores())
-      found, said = explored(
-        program, found, node_us, alone, expected, tuner, ends=ends, late=partial(_too_late, ends=ends),
-        patience=patience, soon=tuner.ahead.soon, starts=tuner.starts, arriving=arriving, at_once=at_once,
-        known=tuner.kept.knows, kept=kept,
-        first=PredictedFirst(choice, node_us, predicted_margin), choice=choice,
-      )  # fmt: skip
+      roof = lambda region: region_work(region).floor_us(self.target)  # noqa: E731
+      expected = Expectations(node_us, partial(kind_of, target=self.target), roof, available_cores())
+      self.found, said = Exploration(
+        self.program, self.found, node_us, self.alone, expected, tuner, ends=self.ends,
+        late=partial(_too_late, ends=self.ends), patience=self.patience, soon=tuner.ahead.soon,
+        starts=tuner.starts, arriving=self.arriving, at_once=at_once, known=tuner.kept.knows, kept=self.kept,
+        first=PredictedFirst(choice, node_us, self.predicted_margin), choice=choice,
+      ).run()  # fmt: skip
     tuner.ahead = None
-    if detail is not None and said:
-      detail.append(said)
-  checks = _still_open(checks or ends, ends)
-  picked, prices, doubted = tuple[int, ...](), list[float](), set[int]()
-  while True:
-    live = [(c, o) for o in found.values() if o.rejection is None for c in o.instances]
-    before, prices = prices, [_price_us(c, o, margin, doubted) for c, o in live]
-    if prices != before:  # else they are the same candidates: nothing was refused
-      until = time.monotonic() + CHOOSING_SHARE * ends.seconds_left
-      picked = choose(program, [c for c, _ in live], prices, node_us, alone, until, kept=solutions)
-    chosen = tuple(live[i] for i in picked)
-    if doubts := _doubts(program, chosen, node_us, margin) - doubted:
-      doubted |= doubts
-      continue
-    todo = _most_gain_first([(c, o) for c, o in chosen if o.compiled is None], node_us, margin)
-    if todo and ends.over:
-      waiting = [o for o in found.values() if o.rejection is None and o.compiled is None]
-      found |= {o.region.key: replace(o, rejection=_too_late(o, ends)) for o in waiting}
-      continue
-    if not todo and instances and (unsafe := instances.refused(chosen, checks)):
-      found |= unsafe
-    elif not todo and dynamic and (less := dynamic.losers(chosen)):
-      found |= less
-    elif not todo:
-      # Sums over sets are exact (fsum): a set has another order in every process, and ties are
-      # broken by place. Most gain first: where names run out, the least is left as it was.
-      gain = [
-        _price_us(c, o, margin, doubted) - fsum(node_us.get(n, 0.0) for n in c.nodes) for c, o in chosen
-      ]
-      order = sorted(range(len(chosen)), key=lambda i: (gain[i], i))
-      chosen = tuple(chosen[i] for i in order)
-      if measure:
-        nodes = tuple(n for c, _ in chosen for n in c.region.nodes)
-        join = partial(with_siblings, loaded, program, chosen, target, ends, instances, tuner.kept)
-        joined = guarded("kernels beside each other", nodes, join)
-        if not isinstance(joined, Rejection):  # else each stays a node of its own
-          chosen, together = joined
-          found |= together
-      return chosen, found
-    found |= tuner.all([found[key] for key in todo], chosen)
+    if self.detail is not None and said:
+      self.detail.append(said)
+
+  def _refused(self, chosen: Sequence[Chosen], checks: Ends) -> Mapping[str, Outcome]:
+    """What of the choice is unsafe with its own weights, or slower at other sizes."""
+    if self.instances and (unsafe := self.instances.refused(chosen, checks)):
+      return unsafe
+    return self.dynamic.losers(chosen) if self.dynamic else {}
+
+  def _by_gain(self, chosen: Sequence[Chosen]) -> tuple[Chosen, ...]:
+    """Where names run out, the least is left as it was.
+
+    Sums over sets are exact (fsum): a set has another order in every process, and ties are broken by place.
+    """
+    gain = [
+      _price_us(c, o, self.margin, self.doubted) - fsum(self.node_us.get(n, 0.0) for n in c.nodes)
+      for c, o in chosen
+    ]
+    return tuple(chosen[i] for i in sorted(range(len(chosen)), key=lambda i: (gain[i], i)))
+
+  def _joined(self, chosen: tuple[Chosen, ...]) -> tuple[Chosen, ...]:
+    """With those that are faster beside each other in one node."""
+    if not self.measure:
+      return chosen
+    nodes, kept = tuple(n for c, _ in chosen for n in c.region.nodes), self.tuner.kept
+    join = partial(
+      with_siblings, self.loaded, self.program, chosen, self.target, self.ends, self.instances, kept
+    )
+    joined = guarded("kernels beside each other", nodes, join)
+    if isinstance(joined, Rejection):  # each stays a node of its own
+      return chosen
+    self.found |= joined[1]
+    return joined[0]
 
 
 @contextmanager

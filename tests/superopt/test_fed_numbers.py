@@ -9,6 +9,7 @@ from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.compiler.compile import compile_cubin
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import parse_ugraph, ugraph_extents
+from mirage_onnx.superopt import fed_numbers, warpgroup_numbers
 from mirage_onnx.superopt.fed_numbers import fed_points, product_points
 from mirage_onnx.target import H100, TARGETS
 from tests.codegen.tiled.test_feed_text import BATCHED
@@ -73,6 +74,22 @@ def test_kept_are_the_best():
   shared = {p.sharing for _, p in every}
   assert shared == {1, 2, 4} and {p.teams for _, p in every} == {1, 2}
   assert {p.sharing for _, p in points(a2=192, a1=192)[1]} < {1, 2, 3}
+
+
+@pytest.mark.parametrize(("rows", "ranked"), [(4096, 1), (128, 2)])
+def test_where_parts_fill_the_chip_one_is_fed(monkeypatch, rows, ranked):
+  """Nobody ranks the others for it: that was most of the CPU time of a prediction's products."""
+  graph = parse_ugraph(LINEAR)
+  tensors, asked = {t.name: t for t in graph.tensors}, []
+  real = warpgroup_numbers.lowered_fastest
+  for module in (fed_numbers, warpgroup_numbers):
+    monkeypatch.setattr(module, "lowered_fastest", lambda *a: asked.append(a) or real(*a))
+  sizes = {**SIZES, "a1": 768, "a2": rows}
+  ((_, params),) = product_points(graph.kernels[0], tensors, sizes, H100, 1)
+  assert len(asked) == ranked
+  assert ranked > 1 or params.teams
+  several = product_points(graph.kernels[0], tensors, sizes, H100, 8)
+  assert {bool(p.teams) for _, p in several} == {True, False} and len(asked) > ranked + 1
 
 
 def test_fewer_multiprocessors_take_longer():

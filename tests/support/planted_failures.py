@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from mirage_onnx import judging, searching
+from mirage_onnx import judging, search_run
 from mirage_onnx.importer import build
 from mirage_onnx.match.repeated import RegionMaker
 from mirage_onnx.rewrite import apply as apply_module
@@ -14,8 +14,8 @@ STAGES = {
   "import": (build, "lower_node", 0),
   "match": (RegionMaker, "make", 1),
   "terms": (judging, "with_right_terms", 0),
-  "search": (searching, "work", 0),
-  "verifier": (searching, "_verifier", 1),
+  "search": (search_run, "work", 0),
+  "verifier": (search_run, "verifier", 1),
   "prediction": (judging, "as_expected", 0),
   "compile": (realise, "tuned", 1),
   "instances": (instances.InstanceChecks, "verdicts", 1),

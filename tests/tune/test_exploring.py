@@ -20,7 +20,7 @@ from mirage_onnx.superopt.result import Stop
 from mirage_onnx.tune import exploring
 from mirage_onnx.tune.arriving import Arriving
 from mirage_onnx.tune.expected import Expectations, Guess
-from mirage_onnx.tune.exploring import SPARE, TimingPlan, enough, explored, likely
+from mirage_onnx.tune.exploring import SPARE, Exploration, TimingPlan, enough, likely
 from mirage_onnx.tune.kept_ends import KeptEnds
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.race import Lost, Measured
@@ -98,7 +98,7 @@ class World:
     expected = Expectations(self.node_us, lambda o: self.kinds[o.region.key], roof)
     late = lambda o: Rejection("BUDGET", "late", ())  # noqa: E731
     told = {"ends": Ends(), "late": late, **more}
-    return explored(self.program, self.outcomes, self.node_us, None, expected, self.tune, **told)
+    return Exploration(self.program, self.outcomes, self.node_us, None, expected, self.tune, **told).run()
 
   def every(self):
     found = {key: self.tune(o, 1.0) for key, o in self.outcomes.items()}

@@ -102,11 +102,11 @@ class World:
     self.asked.clear()
     expected = Expectations(self.node_us, lambda o: self.kinds[o.region.key], lambda r: self.roofs[r.key])
     choice = RoughHere(self.program, self.node_us, self.alone)
-    found, why = exploring.explored(
+    found, why = exploring.Exploration(
       self.program, self.outcomes, self.node_us, self.alone, expected, self.tune,
       ends=Ends(self.clock.now() + seconds), late=lambda o: Rejection("BUDGET", "late", ()),
       patience=patience, first=PredictedFirst(choice, self.node_us, 0.2),
-    )  # fmt: skip
+    ).run()  # fmt: skip
     timed = [o for o in found.values() if o.measured and o.rejection is None]
     return self.gain_us(timed), self.clock.ahead - begun, why
 

@@ -30,7 +30,9 @@ def chosen_nodes(monkeypatch, model, node_us, ours_us, margin):
       result = stand_ins.found(ours_us[c.nodes])
       outcomes[c.region.key] = Outcome(c.region, (c,), 0.0, result)
   assert len(outcomes) == len(ours_us)
-  chosen, _ = realise.realise(loaded, program, outcomes, node_us, H200, margin=margin, measure=False, tries=1)
+  chosen, _ = realise.Realisation(
+    loaded, program, outcomes, node_us, H200, margin=margin, measure=False, tries=1
+  ).run()
   return {c.nodes for c, _ in chosen}
 
 
@@ -120,7 +122,9 @@ def test_regions_that_save_the_same_stay_in_order(monkeypatch):
   same = tuple(c for c in found if c.region.key == key)
   result = stand_ins.found(0.5)
   outcomes = {key: Outcome(same[0].region, same, 0.0, result)}
-  chosen, _ = realise.realise(loaded, program, outcomes, node_us, H200, margin=0.2, measure=False, tries=1)
+  chosen, _ = realise.Realisation(
+    loaded, program, outcomes, node_us, H200, margin=0.2, measure=False, tries=1
+  ).run()
   place = {n.name: i for i, n in enumerate(program.nodes)}
   at = [min(place[n] for n in c.nodes) for c, _ in chosen]
   assert len(at) == 12 and at == sorted(at)
@@ -144,10 +148,10 @@ def test_what_is_chosen_has_time_to_be_compiled(monkeypatch):
   (candidate, *_) = (c for c in find_candidates(program).candidates if len(c.nodes) == 2)
   outcome = Outcome(candidate.region, (candidate,), 40.0, stand_ins.found(2.0))
   ends = Ends(clock.now + 6)
-  chosen, _ = realise.realise(
+  chosen, _ = realise.Realisation(
     loaded, program, {candidate.region.key: outcome}, dict.fromkeys(candidate.nodes, 20.0), H200,
     margin=0.2, measure=False, tries=1, ends=ends,
-  )  # fmt: skip
+  ).run()  # fmt: skip
   assert asked and len(chosen) == 1 and not ends.over
 
 
@@ -170,10 +174,10 @@ def test_instances_are_checked_as_soon_as_a_region_was_timed(monkeypatch):
 
   times_by(monkeypatch, timed)
   node_us = dict.fromkeys(candidate.nodes, 20.0)
-  chosen, _ = realise.realise(
+  chosen, _ = realise.Realisation(
     loaded, program, {candidate.region.key: outcome}, node_us, H200, margin=0.0, measure=True, tries=1,
     instances=Checks(),
-  )  # fmt: skip
+  ).run()  # fmt: skip
   assert [c for c, _ in chosen] == [candidate] and asked == [
     ((candidate,), outcome.result.candidates[0].candidate)
   ]
@@ -201,10 +205,10 @@ def test_what_was_timed_is_checked_although_timing_ended_late(monkeypatch, reser
 
   times_by(monkeypatch, timed)
   ends = Ends(clock.now + 8.0)
-  chosen, found = realise.realise(
+  chosen, found = realise.Realisation(
     loaded, program, {candidate.region.key: outcome}, dict.fromkeys(candidate.nodes, 20.0), H200,
     margin=0.0, measure=True, tries=1, instances=Checks(), ends=ends, checks=Ends(ends.at + reserved_s),
-  )  # fmt: skip
+  ).run()  # fmt: skip
   assert ends.over and asked
   assert [c for c, _ in chosen] == ([candidate] if reserved_s else [])
   assert reserved_s or found[candidate.region.key].rejection.code == "BUDGET"
@@ -241,8 +245,8 @@ def test_predicted_regions_are_compiled_side_by_side(monkeypatch):
   result = stand_ins.found(2.0)
   outcomes = {c.region.key: Outcome(c.region, (c,), 40.0, result) for c in pairs}
   node_us = {n: 20.0 for c in pairs for n in c.nodes}
-  chosen, found = realise.realise(
+  chosen, found = realise.Realisation(
     loaded, program, outcomes, node_us, H200, margin=0.2, measure=False, tries=1, instances=Checks()
-  )
+  ).run()
   assert {c.nodes for c, _ in chosen} == {c.nodes for c in pairs}
   assert not any(o.rejection for o in found.values())

@@ -124,5 +124,6 @@ class AheadWriter(SharedRing):
 
   def _copies(self, step: str, slot: str) -> None:
     """The tiles of an iteration, to a slot of the ring."""
-    by = copying(self.lowering)
+    in_turns = self.values.first != "0"  # the loop stands in the text several times
+    by = copying(self.lowering, ring=not in_turns)
     self.copy_step(step, "" if slot == "0" else f"({slot})", by)

@@ -18,6 +18,7 @@ from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.instructions import WGMMA
 from mirage_onnx.ir import DType
+from mirage_onnx.ir.ugraph import Phase
 from mirage_onnx.lower.lowered import Lowered
 from mirage_onnx.lower.pieces import STEP, Piece
 from mirage_onnx.lower.shared import SharedTile, in_chunks
@@ -42,13 +43,24 @@ class Copying:
   at_once: bool = False
 
 
-def copying(lowering: Lowered) -> Copying:
+def copying(lowering: Lowered, *, ring: bool = False) -> Copying:
   """All threads of a block copy.
 
-  At once beside products of warpgroups: of 16 kernels an H100 took .972 of the time (.887 to 1.030), of
-  others .73 to 1.66 (``bench/results/h100/tiled_texts.json``).
+  At once in a ring whose loop stands once in the text, and beside products of warpgroups. Copies that no loop
+  moves gained nothing on an H100 (.97 to 1.20 of the time), of loops that stand there several times three of
+  six spilled, and beside loads that are read where they are used ptxas no longer had all of those under way
+  (168 registers became 104, 1.14 to 1.26: ``bench/results/h100/tiled_rules.json``).
   """
-  return Copying(32 * lowering.warps.total, at_once=bool(lowering.warpgroup))
+  at_once = bool(lowering.warpgroup) or (ring and not _reads_in_place(lowering))
+  return Copying(32 * lowering.warps.total, at_once=at_once)
+
+
+def _reads_in_place(lowering: Lowered) -> bool:
+  """Whether the loop has loads that are neither tiles nor registers: read where they are used."""
+  made = {held.index for held in lowering.made}
+  elsewhere = {*lowering.homes, *lowering.computed, *lowering.widened, *made}
+  loads = (i for i, op in enumerate(lowering.ops) if op.op == "load" and op.phase is Phase.LOOP)
+  return any(i not in elsewhere for i in loads)
 
 
 def copy_load(w: ValueWriter, index: int, to: str, by: Copying, step: str = "") -> None:
@@ -97,8 +109,9 @@ class _TileCopy:
     if by.far and self.tile.swizzled and every % threads == 0 and chunk > 1 and self._copy_far():
       return
     few = by.at_once and chunk > 1 and every // threads <= MOST_AT_ONCE
-    with self._chunks(every, at_once=(self.tile.swizzled or few) and every % threads == 0):
-      self._copy_chunk(chunk, self._local(counts, chunk))
+    at_once = (self.tile.swizzled or few) and every % threads == 0
+    with self._chunks(every, at_once=at_once):
+      self._copy_chunk(chunk, self._local(counts, chunk), at_once=at_once)
 
   @contextmanager
   def _chunks(self, every: int, *, at_once: bool) -> Iterator[None]:
@@ -124,7 +137,7 @@ class _TileCopy:
       self.writer.line(f"const int {local[p]} = {times(text, chunk if p == tile.order[-1] else 1)};")
     return local
 
-  def _copy_chunk(self, chunk: int, local: Mapping[Piece, str]) -> None:
+  def _copy_chunk(self, chunk: int, local: Mapping[Piece, str], *, at_once: bool) -> None:
     """What is beyond the end becomes zeros."""
     writer, view, tile, size = self.writer, self.view, self.tile, self.sizes
     place = total(self.to, tile_offset(tile, local))
@@ -146,7 +159,7 @@ class _TileCopy:
     counted = is_runtime(self.pieces.extents, last.axis)
     picked = any(view.is_picked(a) for a in view.tensor.axes)  # rows that a table names: it has an end
     even = not counted and self.pieces.extents[last.axis] % chunk == 0
-    if even and (tile.swizzled or (self.by.at_once and not picked)):
+    if even and (tile.swizzled or (at_once and not picked)):
       # Of what is not there no byte is read. (Rows beyond the end as those of the last one were 26 % slower
       # on an H100: every block reads one line of L2, again and again.)
       inside = others if whole else [*others, f"{local[last]} < {size[last]}"]

@@ -18,6 +18,7 @@ from mirage_onnx.codegen.tiled.memory_text import issue
 from mirage_onnx.codegen.tiled.pieces_text import PiecesText
 from mirage_onnx.codegen.tiled.quads_text import issue_quads, parts_of_ranks
 from mirage_onnx.codegen.tiled.ring_feed_text import RingFeedText
+from mirage_onnx.codegen.tiled.savers_text import first_of_savers, savers
 from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
@@ -186,7 +187,12 @@ class _Emitter:
       if loop:
         ahead.begin()
       self._loop(ahead, loop)
-    self._all(tuple(s for s in steps.after if s not in first), ahead)
+    after = tuple(s for s in steps.after if s not in first)
+    alone = first_of_savers(self.values, after)
+    self._all(after[:alone], ahead)
+    if after[alone:]:
+      with writer.where(savers(self.values)):
+        self._all(after[alone:], ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")

@@ -1,7 +1,7 @@
 """What is behind the sums of a cluster's ranks: each rank reads and writes a part, or the first all of it."""
 
 import pytest
-from tiled_kernels import near
+from tiled_kernels import ATTENTION, case, near
 
 from tests.codegen.tiled.test_warpgroup import SPLIT, by_wgmma, emit
 
@@ -42,8 +42,33 @@ def test_each_rank_has_a_part(name):
 
 @pytest.mark.parametrize("name", NOT)
 def test_the_first_rank_has_all(name):
-  assert "ptx::cluster_rank() == 0" in emit(NOT[name]).text
+  text = emit(NOT[name]).text
+  assert "ptx::cluster_rank() == 0" in text
+  assert "\n  if (ptx::cluster_rank() == 0" not in text  # each of its stores asks, no block beside wgmma
 
 
 def test_right():
   near([*CASES.values(), *NOT.values()], bound=2e-2)
+
+
+#: Clusters without wgmma.
+SAVED_BY_ONE = {
+  "two": case(ATTENTION, 8, 1, cluster=2, loop_tile=16, warps=2, stages=2, a0=2, a1=40, a2=16, a3=11, a4=24),
+  "four": case(ATTENTION, 8, 1, cluster=4, loop_tile=16, warps=4, stages=3, a0=2, a1=17, a2=16, a3=11, a4=24),
+}
+
+
+@pytest.mark.parametrize("name", SAVED_BY_ONE)
+def test_ranks_that_save_nothing_read_nothing(name):
+  text = emit(SAVED_BY_ONE[name]).text
+  last = text.rindex("ptx::cluster_sync();", 0, text.rindex("ptx::cluster_sync();"))
+  behind = text[last:].splitlines()
+  heads = [n for n, line in enumerate(behind) if line.startswith("  if (ptx::cluster_rank() == 0")]
+  reads = [n for n, line in enumerate(behind) if "cluster_reduce<" in line]
+  end = behind.index("  }", heads[0])
+  assert len(heads) == 1 and reads and heads[0] < min(reads) and max(reads) < end
+  assert all("sync" not in line for line in behind[heads[0] : end])
+
+
+def test_right_where_one_rank_saves():
+  near([*SAVED_BY_ONE.values()])

@@ -11,6 +11,7 @@ from tiled_kernels import (
   case,
   near,
   product,
+  tiled_source,
 )
 
 from mirage_onnx.ir import DType, KernelParams
@@ -91,3 +92,47 @@ def test_the_layout_of_a_load_is_honoured(layout, kind):
   text = CENTRED.replace("f32[a0,a1] post vector\n  %1", f"f32[a0,a1] post {layout}\n  %1")
   steps = case(text, 3, warps=1, a0=4, a1=40).threads().steps
   assert [type(s) for s in steps.after if s.index == 0 and isinstance(s, (Copy, Fetch))] == [kind]
+
+
+#: Sums of rows of a3 (of many a lane reads each where it uses it), times a ring.
+IN_PLACE = """ugraph 1
+tensor i0 f32[a0,a2,a3] input
+tensor i1 f16[a0,a2,a4] input
+tensor o0 f16[a0,a4] output
+kernel k0 grid=a0,a4 cluster=- loop=a2
+  %0 = load i0 imap=a0,- cmap=- fmap=a2 : f32[a0,a2,a3] loop column
+  %1 = sum[a3] %0 : f32[a0,a2] loop depth
+  %2 = cast %1 : f16[a0,a2] loop depth
+  %3 = load i1 imap=a0,a4 cmap=- fmap=a2 : f16[a0,a2,a4] loop shared
+  %4 = matmul[a2] %2 %3 : f32[a0,a4] loop column
+  %5 = acc_sum %4 : f32[a0,a4] post column
+  %6 = cast %5 : f16[a0,a4] post column
+  save o0 = %6 omap=a0,a4
+"""
+
+
+def in_place(reads):
+  """128 columns of 32 rows of a ring: 512 chunks by 128 threads."""
+  return case(IN_PLACE, 1, 128, loop_tile=32, warps=4, stages=2, a0=3, a2=96, a3=reads, a4=128)
+
+
+def source(c):
+  return tiled_source(c.graph, c.graph.kernels[0], c.params[0], c.all_extents()).text
+
+
+@pytest.mark.parametrize(("reads", "at_once"), [(4, True), (32, False)])
+def test_a_ring_is_copied_at_once_but_beside_loads_read_in_place(reads, at_once):
+  text, looped = source(in_place(reads)), "for (int e = ptx::thread(); e < 512; e += 128)"
+  assert text.count("for (int n = 0; n < 4; ++n)") == 2 * at_once
+  assert text.count(looped) == 2 * (not at_once)
+
+
+def test_right_at_once_and_in_turns():
+  near([in_place(4), in_place(32)])
+
+
+def test_many_chunks_and_what_no_loop_moves_go_in_turns():
+  """A tile of nine chunks a thread; the rows of a norm, without a loop."""
+  many = case(product("a0,a1", "a1,a2"), 288, 16, loop_tile=32, warps=4, stages=2, a0=20, a1=64, a2=288)
+  assert "e < 1152; e += 128)" in source(many)
+  assert "e += 64)" in source(case(NORM_LINEAR, 16, 8, warps=2, a0=5, a1=160, a2=40))
