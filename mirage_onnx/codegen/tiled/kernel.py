@@ -51,13 +51,8 @@ def emit_tiled(
   Raises:
       RejectionError: LAYOUT, they are not alike.
   """
-  graph, params, extents, pieces = (
-    threads.graph,
-    threads.params,
-    threads.extents,
-    PiecesText(plan.pieces, threads.grid),
-  )
-  update = plan.lowering.assignment.update
+  graph, params, extents = threads.graph, threads.params, threads.extents
+  update, pieces = plan.lowering.assignment.update, PiecesText(plan.pieces, threads.grid)
   if plan.lowering.warps.in_rows:
     (pieces.rows,) = plan.lowering.assignment.frames[0].g or (None,)
   if plan.unseen and plan.unseen.band.most is not None:
