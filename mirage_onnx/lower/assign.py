@@ -19,6 +19,7 @@ from math import prod
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS, RUNNING
 from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase
 from mirage_onnx.lower.forms import MMA, Form, Geometry, Side, Warps, vector
 from mirage_onnx.lower.in_place import InPlace
@@ -196,12 +197,14 @@ def row_frame(kernel: Kernel, pieces: Pieces, needed: frozenset[int], warps: int
   rows = tuple(p for p in every if p.axis not in inside and p.length > 1)
   (row, *others) = [p for p in every if p.axis in inside] or (None,)
   threads, rest = divmod(32 * warps, prod(p.length for p in rows))
-  other = kernel.loop is not None or pieces.params.cluster > 1
-  other |= any(o.op in REDUCTIONS and o.dtype is not DType.F32 for o in kernel.ops)
-  if other or row is None or others or len(rows) > 1 or rest or (rows and threads not in LANES):
+  sums = all(o.dtype is DType.F32 for o in kernel.ops if o.op in REDUCTIONS)
+  plain = all(o.op in LEAVES | REDUCTIONS or is_elementwise(o.op) for o in kernel.ops)
+  if kernel.loop is not None or pieces.params.cluster > 1 or not (sums and plain):
+    return None
+  if row is None or others or len(rows) > 1 or rest or (rows and threads not in LANES):
     return None
   width = next(w for w in WIDTHS if row.length % w == 0 and (w == 1 or 2 * row.length >= w * threads))
-  if -(-row.length // (threads * width)) * width > _MOST_OF_ROW or any(o.op == "matmul" for o in kernel.ops):
+  if -(-row.length // (threads * width)) * width > _MOST_OF_ROW:
     return None
   lanes = min(32, threads)
   return Form(Geometry(32 // lanes, lanes, width), rows, (row,), ())
