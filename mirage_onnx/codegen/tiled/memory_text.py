@@ -61,8 +61,8 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
 def _load_row(w: ValueWriter, held: Held, view: TensorText) -> None:
   """What a lane has of a row: neighbours together where they are one vector, and exist together."""
   own, vectors = w.own(held.index), in_vectors(w.lowering, view, held.form)
-  # What changes is not read by threads behind the last row; else they have that one, too.
-  cut = [p for p in own.values() if w.changes or p != w.pieces.rows]
+  # Threads behind the last row have that one: what they make of it, while it may change, is not stored.
+  cut = [p for p in own.values() if p != w.pieces.rows]
   whole = all(p.exact for p in cut) and _covered(w, held.form)
   name = w.declare(held, None if whole else "0.0f")
   with w.walk(held.form, packed=vectors) as spot:
