@@ -8,13 +8,14 @@ from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.source import chosen, conditional
 from mirage_onnx.codegen.tiled.copies import copy_load, copying
 from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
-from mirage_onnx.codegen.tiled.spot import Spot, owner, row_owner
+from mirage_onnx.codegen.tiled.rows_text import load_row, store_row
+from mirage_onnx.codegen.tiled.spot import Spot, owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.ir.ugraph import is_part_axis
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.forms import Form
-from mirage_onnx.lower.issued import even_axis, in_pairs, in_vectors
+from mirage_onnx.lower.issued import even_axis, in_pairs
 from mirage_onnx.lower.pieces import Piece
 from mirage_onnx.lower.sizes import count
 from mirage_onnx.lower.steps import Held
@@ -31,16 +32,15 @@ def barrier(w: ValueWriter, step: do.ThreadBarrier) -> None:
 
 def fetch(w: ValueWriter, step: do.Fetch) -> None:
   """A tile of a tensor to registers; widens what was issued before."""
-  held, op, own = step.to, w.ops[step.index], w.own(step.index)
-  view = w.view(op.tensor)
   if w.lowering.warps.in_rows:
-    _load_row(w, held, view)
+    load_row(w, step.to)
     return
+  held, op, own = step.to, w.ops[step.index], w.own(step.index)
   pairs = in_pairs(w.lowering, held)
   early = held in w.issued
   if not early:
     w.writer.comment(f"%{step.index}: {op.tensor}, {held.form.text}.")
-  if w.lowering.warpgroup and pairs and not early and in_quads(w, held.form, view, own):
+  if w.lowering.warpgroup and pairs and not early and in_quads(w, held.form, view := w.view(op.tensor), own):
     load_quads(w, held, view, own)
     return
   if pairs and not early:
@@ -56,28 +56,6 @@ def fetch(w: ValueWriter, step: do.Fetch) -> None:
       w.writer.line(f"{to} = {w.view(op.tensor).widened(bits)};", step.index)
     else:
       w.writer.line(f"{to} = {w.loaded(step.index, spot)};", step.index)
-
-
-def _load_row(w: ValueWriter, held: Held, view: TensorText) -> None:
-  """What a lane has of a row: neighbours together where they are one vector, and exist together."""
-  own, vectors = w.own(held.index), in_vectors(w.lowering, view, held.form)
-  # Threads behind the last row have that one: what they make of it, while it may change, is not stored.
-  cut = [p for p in own.values() if p != w.pieces.rows]
-  whole = all(p.exact for p in cut) and _covered(w, held.form)
-  name = w.declare(held, None if whole else "0.0f")
-  with w.walk(held.form, packed=vectors) as spot:
-    first = spot.half(0) if vectors else spot
-    first.declare(own.values())
-    at, to = w.global_index(view, own, first), f"{name}{spot.subscript(held.form, packed=vectors)}"
-    text = f"load_vector<{view.tag}, {view.path}>({view.address(at)}, {to});"
-    text = text if vectors else f"{to} = {view.load(at)};"
-    w.writer.line(conditional(first.exists(cut), text), held.index)
-
-
-def _covered(w: ValueWriter, form: Form) -> bool:
-  """Whether all that lanes have of a value exists."""
-  sides = ((form.g, form.lanes.groups), (form.t, form.lanes.inner))
-  return all(w.lowering.warps.covers(side, tile) for side, tile in sides if side)
 
 
 def _bits_name(w: ValueWriter, held: Held) -> str:
@@ -192,31 +170,24 @@ def spill(w: ValueWriter, step: do.Spill) -> None:
 
 def store(w: ValueWriter, step: do.Store) -> None:
   """A value to its tensor, by one of those that hold an element."""
+  if w.lowering.warps.in_rows:
+    store_row(w, w.lowering.kernel.saves[step.index])
+    return
   kernel, lowering = w.lowering.kernel, w.lowering
   save = kernel.saves[step.index]
   form = lowering.save_form(save.arg)
   own, view = w.own(save.arg), w.view(save.tensor)
-  if in_rows := lowering.warps.in_rows:
-    conditions = row_owner(form, lowering.assignment.frames[0])
-  else:
-    conditions = owner(form, lowering.warps)
+  conditions = owner(form, lowering.warps)
   if lowering.ranks > 1 and not w.apart:
     conditions.append("ptx::cluster_rank() == 0")
   grid = w.pieces.cut.grid
   saved = tuple(a.partition("/")[0] for a in view.tensor.axes)
   conditions += first_replica(grid, saved)
-  conditions += ["changes"] if w.changes else []
   w.writer.comment(f"%{save.arg} to {save.tensor}.")
   if lowering.warpgroup and in_quads(w, form, view, own):
     store_quads(w, save.arg, form, view, own, conditions)
     return
-  vectors = in_vectors(lowering, view, form) and Held(save.arg, form) in lowering.made
-  cut = [p for p in own.values() if p != w.pieces.rows]
-  if in_rows:
-    conditions += ["exists"] if len(cut) < len(own) and not w.pieces.rows_are_whole else []
-  with w.writer.where(conditions if in_rows else []), w.walk(form, packed=vectors) as spot:
-    if vectors:
-      whole, spot = spot, spot.half(0)
+  with w.walk(form) as spot:
     spot.declare(own.values())
     index = {}
     for axis in view.tensor.axes:
@@ -224,10 +195,6 @@ def store(w: ValueWriter, step: do.Store) -> None:
         index[axis] = block_index(grid, grid.axes[save.omap.index(axis)].dim or 0)
       else:
         index[axis] = total(w.pieces.first(own[axis]), spot.known[own[axis]])
-    if vectors:
-      value = w.name(Held(save.arg, form)) + whole.subscript(form, packed=True)
-      text = f"store_vector<{view.tag}>({view.address(index)}, {value});"
-    else:
-      text = view.store(index, w.element(save.arg, spot))
-    only = spot.first_copy(own.values()) + spot.exists(cut)
-    w.writer.line(conditional(only if in_rows else conditions + only, text), save.arg)
+    text = view.store(index, w.element(save.arg, spot))
+    only = spot.first_copy(own.values()) + spot.exists(own.values())
+    w.writer.line(conditional(conditions + only, text), save.arg)

@@ -180,12 +180,6 @@ def owner(form: Form, warps: Warps) -> list[str]:
   return found
 
 
-def row_owner(form: Form, rows: Form) -> list[str]:
-  """The same of threads that have vectors of ``rows``."""
-  found = [f"ptx::thread() < {rows.lanes.lanes}"] if rows.g and not form.g else []
-  return found if form.t else [*found, "lane == 0" if rows.g else "ptx::thread() == 0"]
-
-
 def digit(warps: Warps, side: Side) -> str:
   """The part of a side that this warp has."""
   for number, (own, count) in enumerate(warps.digits):
