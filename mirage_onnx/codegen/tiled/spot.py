@@ -113,9 +113,7 @@ class Spot:
     own = sorted(set(pieces))
     found = [] if not own else self.held(own)
     for p in own:
-      if p == self.pieces.rows:
-        found += [] if self.pieces.rows_are_whole else ["exists"]
-      elif not p.exact:
+      if not p.exact:
         bound = f"{self.known[p]} < {self.pieces.size(p)}"
         weaker = f"{self.known[p]} < {p.length}"
         found = [f for f in found if f != weaker]

@@ -43,9 +43,8 @@ class UpdateText:
     spot.declare(own)
     apart = [f"{values.view(a).pointer} != {values.view(b).pointer}" for a, b in self.update.pairs]
     changes = " || ".join([f"{values.element(condition, spot)} != 0.0f", *apart])
-    if exists := spot.exists(own):
-      # Lanes behind the last row do not read it while it changes.
-      changes = " && ".join([*exists, f"({changes})"])
+    if values.pieces.rows in own and not values.pieces.rows_are_whole:
+      changes = f"exists && ({changes})"
     values.writer.line(f"const bool changes = {changes};")
     # Lanes of a warp that reduce do so together; only those whose row changes write.
     values.changes = any(isinstance(s, Fold) for s in steps.after)
