@@ -199,7 +199,8 @@ def row_frame(kernel: Kernel, pieces: Pieces, needed: frozenset[int], warps: int
   threads, rest = divmod(32 * warps, prod(p.length for p in rows))
   sums = all(o.dtype is DType.F32 for o in kernel.ops if o.op in REDUCTIONS)
   plain = all(o.op in LEAVES | REDUCTIONS or is_elementwise(o.op) for o in kernel.ops)
-  if kernel.loop is not None or pieces.params.cluster > 1 or not (sums and plain):
+  shorter = any(a.tile < t for a, t in zip(pieces.grid.axes, pieces.params.tile, strict=True))
+  if kernel.loop is not None or pieces.params.cluster > 1 or shorter or not (sums and plain):
     return None
   if row is None or others or len(rows) > 1 or rest or (rows and threads not in LANES):
     return None
