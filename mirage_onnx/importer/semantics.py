@@ -78,6 +78,8 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
   ("", "Gemm"): _rule(linear.gemm),
   (MICROSOFT, "FusedMatMul"): _rule(linear.fused_matmul),
   (MICROSOFT, "MatMulNBits"): _rule(quantized.matmul_nbits, 1, 3, 4),
+  (MICROSOFT, "MatMulBlockQuantizedFp8Weight"): _rule(quantized.matmul_float8, 1),
+  (MICROSOFT, "MatMulBlockQuantizedFp4Weight"): _rule(quantized.matmul_float4, 1, 2, 3, 4),
   ("", "DequantizeLinear"): _rule(dequantized.dequantize_linear, 0, 2),
   (MICROSOFT, "DequantizeLinear"): _rule(dequantized.dequantize_linear, 0, 2),
   ("", "QuantizeLinear"): _rule(dequantized.quantize_linear, 1, 2),
