@@ -68,7 +68,7 @@ def whole_projections(model: ModelProto) -> None:
   model.graph.node.extend(kept)
 
 
-def projections_of_one(proto: ModelProto, names: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
+def parts_of_one(proto: ModelProto, names: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
   """By ``names`` of the nodes: the three of each operator that has been split."""
   return tuple((names[a], names[b], names[c]) for a, b, c in _complete(proto.graph))
 

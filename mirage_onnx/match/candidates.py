@@ -92,7 +92,7 @@ def find_candidates(
   """
   bounds = limits or Limits()
   graph = Graph(program)
-  borders = Borders(graph, reductions=bounds.reductions)
+  borders = Borders(graph, reductions=bounds.reductions, rows_apart=bounds.rows_apart)
   cuts, maker = find_cuts(borders, bounds, until), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}
   failures: dict[str, Rejection] = {}
@@ -199,9 +199,10 @@ def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
 def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   """Nothing but casts and moves, or one operator that neither streams a weight nor contracts twice.
 
-  One that reduces and does more beside it may be a region (``Limits.reductions``).
+  One that reduces and does more beside it may be a region (``Limits.reductions``), and so may a product
+  that is a part of an operator: of that ONNX Runtime has another kernel.
   """
-  if any(map(graph.streams, cut.nodes)):
+  if any(map(graph.streams, cut.nodes)) or not graph.with_readers.isdisjoint(cut.nodes):
     return False
   steps = [s for n in cut.nodes for s in graph.node[n].steps]
   computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]

@@ -44,6 +44,8 @@ class Graph:
     #: Nodes that contract, and those of them whose every contraction has a weight.
     self.contracting = frozenset(n for n, count in self._contractions.items() if count)
     self.contracting_weights = frozenset(n for n in self.contracting if self.contracts_weight(n))
+    #: Parts of operators whose products nobody computes twice: they are no more than ONNX Runtime's own.
+    self.with_readers = frozenset(n.name for n in program.nodes if n.with_reader)
     self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
     self._yielding = self._yielding_weights()
     #: Nodes that pick rows of a table that are no weights: activations.
@@ -71,9 +73,10 @@ class Graph:
   def is_ragged(self, name: str) -> bool:
     """Whether rows of a tensor begin between 16 bytes, so that it is read element by element."""
     tensor, numbers = self.program.tensors.get(name), self.program.numbers(name)
-    if tensor is None or tensor.dtype is None or not numbers or symbols_of(numbers[-1], self.program.primes)[1]:
+    if tensor is None or tensor.dtype is None or not numbers:
       return False
-    return bool(numbers[-1] * tensor.dtype.size_bytes % VECTOR_BYTES)
+    in_a_run = symbols_of(numbers[-1], self.program.primes)[1]
+    return not in_a_run and bool(numbers[-1] * tensor.dtype.size_bytes % VECTOR_BYTES)
 
   def contracts_weight(self, name: str) -> bool:
     """Whether every contraction of the node has an operand that no run changes."""

@@ -25,6 +25,7 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.split_caches import partners, whole_again
 from mirage_onnx.importer.split_norms import whole_norms
 from mirage_onnx.importer.split_projections import whole_projections
+from mirage_onnx.importer.split_windows import whole_windows
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region
@@ -143,6 +144,7 @@ def apply(
       whole_norms(result)  # before it is forgotten which graph is that of steps
       whole_again(result)
       whole_projections(result)
+      whole_windows(result)
       used = tuple(numbered)
 
     nodes = _region(order[some[-1]][0], layers).nodes if len(some) == 1 else ()

@@ -15,7 +15,7 @@ from mirage_onnx.importer.split_norms import norms_of_one, split_norms, whole_no
 from mirage_onnx.importer.steps_apart import steps_apart
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import TIMED
-from mirage_onnx.tune.node_models import distinct_nodes, node_model, parts_of_one
+from mirage_onnx.tune.node_models import distinct_nodes, node_model
 from mirage_onnx.tune.ort_run import region_model
 
 WHOLE = "SkipSimplifiedLayerNormalization"
@@ -116,8 +116,7 @@ def test_onnxruntime_is_timed_with_the_node_it_was(folder):
   """Each part alone, and both as one, in a region and by itself."""
   loaded = load_model(folder / "model.onnx", steps={"batch_size": 1, "past_sequence_length": 64})
   program = import_model(loaded)
-  parts = parts_of_one(loaded)
-  assert parts and set(parts) == set(norms_of_one(loaded.proto, loaded.node_names))
+  parts = norms_of_one(loaded.proto, loaded.node_names)
   sizes = {n: 64 if "past" in n or "total" in n else 1 for n in program.primes.values()}
   program = program.sized(sizes)
   asked = [n for same in distinct_nodes(loaded, program, parts[0]).values() for n in same]
