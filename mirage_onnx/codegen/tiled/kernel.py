@@ -168,7 +168,7 @@ class _Emitter:
     loop = threads.kernel.loop is not None and bool(steps.body)
     turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
     if loop:
-      self._declare_steps(turns)
+      self._declare_steps(turns, ends=True)
     self._all(steps.before, ahead)
     if self.threads.standing:
       self._tiles(ahead)
@@ -192,7 +192,11 @@ class _Emitter:
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")
 
-  def _declare_steps(self, turns: TurnsText | None) -> None:
+  def _declare_steps(self, turns: TurnsText | None, *, ends: bool = False) -> None:
+    """``ends``: all threads run the loop, which may end where a cache does."""
+    if not turns and ends and not self.values.late:
+      self.pieces.declare_steps(self.writer)
+      return
     if not turns:
       self.writer.line(f"const int steps = {self.pieces.steps};")
       return

@@ -27,6 +27,8 @@ class PiecesText:
   backwards: str = ""
   #: The variable that says where the loop's axis ends for this kernel, where that is sooner than it does.
   upto: str = ""
+  #: The same where sizes are known: how many iterations there are follows from it.
+  seen: str = ""
   #: The rows of a block that takes one axis in rows; a thread has one of them.
   rows: Piece | None = None
 
@@ -63,6 +65,19 @@ class PiecesText:
       return str(-(-walked.length // tile))
     return f"({self.size(walked)} + {tile - 1}) / {tile}"
 
+  def declare_steps(self, writer: Writer) -> None:
+    """``const int steps``: those behind the end of a cache are not done, but one by blocks that see nothing.
+
+    What such a block makes counts nothing beside what others see: its maximum is the least number.
+    """
+    step, most = self.cut.step, self.steps
+    if not self.seen or step is None:
+      writer.line(f"const int steps = {most};")
+      return
+    left = f"({self.seen} - {self.first(self.cut.outer(step))} + {step.length - 1}) / {step.length}"
+    writer.line(f"const int seen = {left};")
+    writer.line(f"const int steps = seen < 1 ? 1 : at_most(seen, {most});")
+
   def declare_all(self, writer: Writer, graph: UGraph, tile: str = "") -> None:
     """As ``declare``, and the ends of tensors; a loop that may end there does."""
     name, walked = early_end(graph, self.cut.kernel), self.cut.step
@@ -70,10 +85,11 @@ class PiecesText:
       walked = self.cut.outer(walked)
     limit = graph.tensor(name).limit if name else None
     declare_firsts(self.cut.grid, writer, tile, self.backwards)
-    if walked and limit and not walked.exact and (end := self._end(graph, limit[1])):
-      self.upto = f"upto_{identifier(walked.axis)}"
+    if walked and limit and (end := self._end(graph, limit[1])):
+      upto = f"upto_{identifier(walked.axis)}"
       at = end[0].address(end[1])
-      writer.line(f"const int {self.upto} = ended({at}, {limit[2]}, {self.size(walked)});")
+      writer.line(f"const int {upto} = ended({at}, {limit[2]}, {self.size(walked)});")
+      self.seen, self.upto = (upto, "") if walked.exact else ("", upto)
     self._declare_sizes(writer)
     self.declare_ends(writer, graph)
 
