@@ -92,7 +92,7 @@ def find_candidates(
   """
   bounds = limits or Limits()
   graph = Graph(program)
-  borders = Borders(graph, reductions=bounds.reductions)
+  borders = Borders(graph, reductions=bounds.reductions, rows_apart=bounds.rows_apart)
   cuts, maker = find_cuts(borders, bounds, until), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}
   failures: dict[str, Rejection] = {}
@@ -111,8 +111,7 @@ def find_candidates(
         key = (cut.nodes, outputs)
         if key in candidates or (only_viewed and len(outputs) == 1):
           continue
-        most = bounds.again_meeting if meets(graph, cut.nodes) else bounds.again
-        if _is_again(graph, cut, outputs, most, outward):
+        if _is_again(graph, cut, outputs, bounds, outward):
           continue
         made = candidate(maker, cut.nodes, outputs)
         if isinstance(made, RegionCandidate):
@@ -198,9 +197,10 @@ def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
 def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   """Nothing but casts and moves, or one operator that neither streams a weight nor contracts twice.
 
-  One that reduces and does more beside it may be a region (``Limits.reductions``).
+  One that reduces and does more beside it may be a region (``Limits.reductions``), and so may a product
+  that is a part of an operator: of that ONNX Runtime has another kernel.
   """
-  if any(map(graph.streams, cut.nodes)):
+  if any(map(graph.streams, cut.nodes)) or not graph.with_readers.isdisjoint(cut.nodes):
     return False
   steps = [s for n in cut.nodes for s in graph.node[n].steps]
   computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
@@ -215,13 +215,16 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
 
 
 def _is_again(
-  graph: Graph, cut: Cut, outputs: frozenset[str], most: int, outward: Sequence[tuple[str, str]]
+  graph: Graph, cut: Cut, outputs: frozenset[str], bounds: Limits, outward: Sequence[tuple[str, str]]
 ) -> bool:
-  """Whether more than ``most`` nodes on a path are computed here, and for others who read what they yield.
+  """Whether too many nodes on a path are computed here, and for others who read what they yield.
 
   ``outward``: as of ``_outward``.
   """
-  nodes, shared = cut.nodes, {n for n, o in outward if o not in outputs}
+  nodes, meeting = cut.nodes, meets(graph, cut.nodes)
+  most = bounds.again_meeting if meeting else bounds.again
+  free = meeting and not bounds.again_ragged
+  shared = {n for n, o in outward if o not in outputs and not (free and graph.is_ragged(o))}
   if len(shared) <= most:
     return False
   found: dict[str, int] = {}

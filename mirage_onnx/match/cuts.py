@@ -45,6 +45,8 @@ class Limits:
   again: int = 2
   #: The same of a region in which two activations are contracted.
   again_meeting: int = 2
+  #: Whether there what has rows that begin between 16 bytes counts as computed again, too.
+  again_ragged: bool = True
   #: Whether of cones with one kernel that with the fewest nodes is kept: others may yield what is moved.
   fewest: bool = True
   #: How many more one operator may have: attention whose queries have a norm.
@@ -55,6 +57,9 @@ class Limits:
   reductions: bool = False
   #: Whether of cones that contract activations one is kept that reads nothing of a product with a weight.
   sums_apart: bool = True
+  #: Whether the border behind parts of an operator is in front of the concatenation that reads them, where
+  #: they are one matrix, and not where the operator ended.
+  rows_apart: bool = True
 
 
 #: Where kernels are timed.
@@ -63,8 +68,10 @@ TIMED = Limits()
 #: regions are searched, most of them chains of sums that no choice wants.
 STEPS = Limits(again=1, again_meeting=1)
 #: Where nothing is timed: attention computes nothing again (a third of the regions of BERT-base), of which
-#: the choice by prediction loses nothing; norms before products do (a LLaMA layer: 56 us, 75 without).
-PREDICTED = Limits(weights_depth=3, again_meeting=0, fewest=False, sums_apart=False)
+#: the choice by prediction loses nothing; norms before products do (a LLaMA layer: 56 us, 75 without). But
+#: for a mask in rows that no vector reads: a ViT's of 197 is made of truth values in the kernel (16 images
+#: 2205 -> 1593 us on an H100 where the region may; BERT's, in rows of 512, 1816 and 1818).
+PREDICTED = Limits(weights_depth=3, again_meeting=0, again_ragged=False, fewest=False, rows_apart=False)
 
 
 def limits_of(*, steps: bool, timed: bool) -> Limits:
@@ -115,8 +122,11 @@ def _choices(
     options = [] if in_memory else list(found.get(tensor, ()))
     if own:
       options = [c for c in options if _feeds(graph, c, limits, tensor)]
+    if len(graph.consumers.get(tensor, ())) > 1:
+      options = [c for c in options if graph.with_readers.isdisjoint(c.nodes)]
     if own and borders.regrouped(tensor):
-      options = [c for c in options if borders.may_contract(node.name, c.nodes)]
+      weight = graph.is_moved_weight(tensor)
+      options = [c for c in options if borders.may_contract(node.name, c.nodes, weight=weight)]
     moved = graph.is_read_as_weight(tensor, node)  # no kernel reads it as an activation
     picks = graph.picks(node, tensor)
     natural = (borders.is_natural(tensor) or picks) and not moved
@@ -145,6 +155,7 @@ def _behind_new_borders(
     if cuts
     and graph.inside(tensor)
     and not borders.is_natural(tensor)
+    and not borders.is_inseparable(tensor)
     and not graph.is_read_as_weight(tensor, node)
   }
   more = [(tensor, [*cuts, _border(tensor)] if tensor in inside else cuts) for tensor, cuts in choices]

@@ -7,11 +7,13 @@ move that leaves every element where it is in memory.
 from math import prod
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.program import Node, Program, Step
+from mirage_onnx.ir.program import Node, Program, Step, symbols_of
 from mirage_onnx.match.sinking import SLICING
 
 #: Steps that compute nothing: no cut is better for having more of them.
 LAYOUT = ("transpose", "reshape", "expand", *SLICING)
+#: Of what one instruction reads at once.
+VECTOR_BYTES = 16
 #: Size of a dimension that only a run knows, where cuts are compared.
 ASSUMED = 16
 #: From so many rows on a product with a weight is limited by arithmetic, where libraries are good.
@@ -42,6 +44,8 @@ class Graph:
     #: Nodes that contract, and those of them whose every contraction has a weight.
     self.contracting = frozenset(n for n, count in self._contractions.items() if count)
     self.contracting_weights = frozenset(n for n in self.contracting if self.contracts_weight(n))
+    #: Parts of operators whose products nobody computes twice: they are no more than ONNX Runtime's own.
+    self.with_readers = frozenset(n.name for n in program.nodes if n.with_reader)
     self._views = {n.name for n in program.nodes if n.steps and all(map(_is_view, n.steps))}
     self._yielding = self._yielding_weights()
     #: Nodes that pick rows of a table that are no weights: activations.
@@ -65,6 +69,13 @@ class Graph:
       if self.program.numbers(name) is None:
         return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
     return None
+
+  def is_ragged(self, name: str) -> bool:
+    """Whether rows of a tensor begin between 16 bytes, so that it is read element by element."""
+    tensor, numbers = self.program.tensors.get(name), self.program.numbers(name)
+    if tensor is None or tensor.dtype is None or not numbers or symbols_of(numbers[-1], self.program.primes)[1]:
+      return False
+    return bool(numbers[-1] * tensor.dtype.size_bytes % VECTOR_BYTES)
 
   def contracts_weight(self, name: str) -> bool:
     """Whether every contraction of the node has an operand that no run changes."""
