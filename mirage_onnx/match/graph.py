@@ -73,9 +73,10 @@ class Graph:
   def is_ragged(self, name: str) -> bool:
     """Whether rows of a tensor begin between 16 bytes, so that it is read element by element."""
     tensor, numbers = self.program.tensors.get(name), self.program.numbers(name)
-    if tensor is None or tensor.dtype is None or not numbers or symbols_of(numbers[-1], self.program.primes)[1]:
+    if tensor is None or tensor.dtype is None or not numbers:
       return False
-    return bool(numbers[-1] * tensor.dtype.size_bytes % VECTOR_BYTES)
+    in_a_run = symbols_of(numbers[-1], self.program.primes)[1]
+    return not in_a_run and bool(numbers[-1] * tensor.dtype.size_bytes % VECTOR_BYTES)
 
   def contracts_weight(self, name: str) -> bool:
     """Whether every contraction of the node has an operand that no run changes."""
