@@ -86,6 +86,7 @@ SEMANTICS: dict[tuple[str, str], Rule] = {
   ("", "DynamicQuantizeLinear"): _rule(dequantized.quantize_linear),
   (MICROSOFT, "QuantizeLinear"): _rule(dequantized.quantize_linear, 1, 2),
   (MICROSOFT, "GatherBlockQuantized"): _rule(dequantized.gather_block_quantized, 0, 1, 2, 3),
+  ("", "Conv"): _rule(linear.conv),
   # layout
   ("", "Transpose"): _move(layout.transpose),
   ("", "Reshape"): _move(layout.reshape, 1),
