@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
 from dequantized_models import between, dequantized
+from float_products import float8
 from packed_models import MS, model_of, nbits
 from projecting_models import projecting
 from small_models import Net
@@ -197,6 +198,10 @@ def cases():
         how = {"bits": bits, "block": block, "zero": zero, "bias": zero}
         yield f"MatMulNBits {how}", lambda how=how: packed(**how)
         yield f"MatMulNBits float32 {how}", lambda how=how: packed(np.float32, **how)
+  for dtype in (np.float16, ml_dtypes.bfloat16):
+    for how in ({}, {"block": 128}, {"bias": True}, {"rows": 8}):
+      name = f"MatMulBlockQuantizedFp8Weight {np.dtype(dtype)} {how}"
+      yield name, lambda dtype=dtype, how=how: float8(**{"k": SIZE, "n": SIZE, "dtype": dtype, **how})
   for point in ("float", "order"):
     yield f"MatMulNBits {point}", lambda point=point: packed(block=32, point=point)
   yield "MatMulNBits float32", lambda: packed(np.float32, block=32)

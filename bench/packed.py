@@ -49,8 +49,9 @@ from mirage_onnx.verify.prover import prover
 from mirage_onnx.verify.weights import sample_weights
 
 MS = "com.microsoft"
-#: name: (K, N, bits, block, what else: "norm" before it, a "pair" gated behind one, a "gate" alone, "fp8" for
-#: weights that are such floats with a scale a column, or all of it in "fp32").
+#: name: (K, N, bits, block, what else: "norm" before it, a "pair" gated behind one, a "gate" alone, "fp8"
+#: for weights that are such floats with a scale a column, "fp8 op" for those of com.microsoft's operator, or
+#: all of it in "fp32").
 CASES = {
   "4096x4096 b32": (4096, 4096, 4, 32, ""),
   "4096x4096 b128": (4096, 4096, 4, 128, ""),
@@ -62,6 +63,8 @@ CASES = {
   "4096x14336 gate b128": (4096, 14336, 4, 128, "gate"),
   "4096x14336 8 bits b128": (4096, 14336, 8, 128, ""),
   "4096x14336 fp8": (4096, 14336, 8, 0, "fp8"),
+  "4096x14336 fp8 op": (4096, 14336, 8, 4096, "fp8 op"),
+  "4096x14336 fp8 op b128": (4096, 14336, 8, 128, "fp8 op"),
   "fp32 4096x14336 b32": (4096, 14336, 4, 32, "fp32"),
   "fp32 14336x4096 b32": (14336, 4096, 4, 32, "fp32"),
   "fp32 4096x4096 8 bits b128": (4096, 4096, 8, 128, "fp32"),
@@ -91,6 +94,13 @@ def model_of(k, n, bits, block, kind, rows, fp16=False):
       given = [constant(f"{name}q", np.resize(few, (k, n))), constant(f"{name}s", scale)]
       nodes.append(helper.make_node("DequantizeLinear", given, [f"{name}w"], name=f"{name}w", axis=1))
       nodes.append(helper.make_node("MatMul", [x, f"{name}w"], [name], name=name))
+      return name
+    if kind == "fp8 op":
+      few = rng.standard_normal(1 << 20).astype(ml_dtypes.float8_e4m3fn)
+      scale = (rng.uniform(0.5, 1.5, (n, k // block)) * k**-0.5).astype(np.float32)
+      given = [x, constant(f"{name}q", np.resize(few, (n, k))), constant(f"{name}s", scale)]
+      op = "MatMulBlockQuantizedFp8Weight"
+      nodes.append(helper.make_node(op, given, [name], name=name, domain=MS, block_size=block))
       return name
     shape = (n, k // block)
     b = constant(f"{name}b", rng.integers(0, 256, (*shape, block * bits // 8), np.uint8))

@@ -7,9 +7,10 @@ What ``sanitized_corpus.py`` names is compiled into DIR/kernels.pickle (as accep
 spills); a process per tool (racecheck has several) then launches one after the other, its answers in
 DIR/TOOL_0.jsonl, so that a run which was stopped goes on where it was (an answer counts for the texts that
 it was given for: another tree's are taken where its kernels are the same). A kernel's reports are found by
-its function's name. Inputs are normal numbers, integers are 0; outputs and workspace are poisoned where the
-tool is not initcheck, which must see who reads what no one wrote. Writes DIR/sanitizer.json; exit 1 where
-something is reported.
+its function's name. Inputs are normal numbers; a program with integers (lengths, places, rows that a run
+picks) is launched for each of ``WHOLE``, most of which no right run has. Outputs and workspace are poisoned
+where the tool is not initcheck, which must see who reads what no one wrote. Writes DIR/sanitizer.json; exit 1
+where something is reported.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.compiler.compile import compile_many
 from mirage_onnx.compiler.cubin import Cubin
 from mirage_onnx.errors import MirageError, RejectionError
-from mirage_onnx.ir import Candidate, ugraph_extents
+from mirage_onnx.ir import Candidate, DType, ugraph_extents
 from mirage_onnx.target import H100
 
 TOOLS = ("racecheck", "memcheck", "synccheck", "initcheck")
@@ -50,6 +51,8 @@ OPTIONS = ("--report-api-errors", "no", "--print-limit", "2000")
 NAMED = re.compile(r"\bs(\d+)_k\d+")
 #: Where a report begins: what belongs to it is indented.
 BEGINS = re.compile(r"(?m)^(?==========\s(?! ))")
+#: What integers are: of most programs that read some the first two are lengths, the others outside of all.
+WHOLE = (0, 7, -1, 1 << 20, 1 << 30, -(1 << 31), (1 << 31) - 1)
 #: Numbers that are drawn; inputs repeat them.
 DRAWN = 1 << 18
 
@@ -99,13 +102,20 @@ def prepared(folder, jobs, only=("",)):
   return found, refused
 
 
-def values(t, size, rng):
-  """An input of so many bytes, up to the next 16.
+def is_whole(t):
+  """Whether an input has integers that say where something is."""
+  return t.role not in ("output", "temp") and t.dtype in (DType.I32, DType.I64)
+
+
+def values(t, size, rng, whole):
+  """An input of so many bytes, up to the next 16; ``whole``: what its integers are.
 
   memcheck takes a copy of 16 bytes for a read of 16, of which it is told to read fewer (``cp_async_16_zfill``
   at the end of a tensor). That nothing is read behind an end, to the byte, the emulator sees.
   """
   size = -(-size // 16) * 16
+  if is_whole(t):
+    return np.full(size // t.dtype.size_bytes, whole, t.dtype.numpy).view(np.uint8)
   if not t.dtype.is_float:
     return np.zeros(size, np.uint8)
   some = rng.standard_normal(DRAWN).astype(t.dtype.numpy)
@@ -113,7 +123,13 @@ def values(t, size, rng):
 
 
 def launched(gpu, subject, sources, cubins, poisoned):
-  """One launch of each kernel, waited for."""
+  """One launch of each kernel, waited for; of those with integers one for each number."""
+  whole = WHOLE if any(map(is_whole, subject.graph.tensors)) else (0,)
+  for number in whole:
+    _launched(gpu, subject, sources, cubins, poisoned, number)
+
+
+def _launched(gpu, subject, sources, cubins, poisoned, whole):
   rng = np.random.default_rng(0)
   extents = ugraph_extents(subject.graph, subject.params, subject.extents)
   with gpu.scope():
@@ -127,7 +143,7 @@ def launched(gpu, subject, sources, cubins, poisoned):
         if poisoned:
           gpu.poison(at[t.name], size)
       else:
-        at[t.name] = gpu.put(values(t, size, rng))
+        at[t.name] = gpu.put(values(t, size, rng, whole))
     for source, cubin in zip(sources, cubins, strict=True):
       gpu.launch_source(gpu.load(cubin, source.name, source.smem_bytes), source, at)
     gpu.wait()

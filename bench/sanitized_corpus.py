@@ -3,13 +3,17 @@
 Of the replay's groups a part (goldens, programs of the search at full size, random ones, rows of the speed
 table, kernels of models, sizes that a run gives, contractions with masks and caches); products and attention
 by wgmma; products whose copies a warp of its own makes, blocks having several tiles; packed weights by
-streaming, mma and wgmma; a row that is written in place; several products in one launch.
+streaming, mma and wgmma; a row that is written in place; several products in one launch; steps of decoders
+with a cache in one buffer, of a number of rows and of any: what writes it, in place and beside it, and what
+attends to it.
 """
 
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench"), str(ROOT / "tests" / "support")]
@@ -41,6 +45,18 @@ FED_CASES = (
 )  # fmt: skip
 #: Of the numbers of each every so manieth; blocks that share an operand.
 APART, SHARED = 5, (1, 2)
+#: Steps with a cache: (batch, heads of keys, heads of queries for each, size, room), the rest. Of each region
+#: so many programs.
+STEP_CASES = {
+  "turned": ((2, 2, 4, 64, 256), {}),
+  "apart, window": ((3, 1, 2, 32, 40), {"apart": True, "rotary": False, "local_window_size": 5}),
+  "normed": ((1, 2, 4, 64, 256), {"norms": (np.ones(64, np.float16),) * 2}),
+  "three tokens": ((1, 1, 2, 32, 40), {"new": 3}),
+  "three tokens, window": ((1, 1, 2, 32, 40), {"new": 3, "rotary": False, "local_window_size": 4}),
+  "any room": ((2, 2, 4, 64, 2048), {"named": "room"}),
+  "fp32": ((1, 1, 2, 32, 24), {"dtype": np.float32, "softcap": 3.0}),
+}
+KINDS = 4
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,7 @@ def _searched(name, region: Region):
 
 
 def _packed():
+  from float_products import float8
   from packed_models import product, residual
   from small_models import region_of
 
@@ -136,6 +153,8 @@ def _packed():
     yield Subject(f"packed/{name}", graph, (numbers(graph, region, *point),), region.extents)
   for rows in (1, 8):
     yield from _searched(f"{rows} rows", region_of(product(rows=rows, k=512, n=256, zero=True)))
+  for name, how in {"row scales": {}, "blocks, bias": {"rows": 8, "block": 128, "bias": True}}.items():
+    yield from _searched(f"fp8 {name}", region_of(float8(k=512, n=264, **how)))
   yield from _searched("residual", region_of(residual(rows=4, k=256, n=192)))
 
 
@@ -145,6 +164,38 @@ def _in_place():
   graph, params = parse_ugraph(TEXT), (KernelParams((8,), warps=2),)
   for shared in ({"o0": "i3"}, {}):
     yield Subject(f"in place/{len(shared)}", graph, params, {"a0": ROWS, "a1": WIDTH}, shared=shared)
+
+
+def decoders(names=tuple(STEP_CASES)):
+  """Of the regions of a step programs of each structure: kernels, their grids and loops, clusters or none."""
+  from cached_steps import cached_step
+  from small_models import search_region
+
+  from mirage_onnx.importer import import_model, load_model
+  from mirage_onnx.lower.in_place import update_of
+  from mirage_onnx.match.candidates import find_candidates
+  from mirage_onnx.match.cuts import STEPS
+  from mirage_onnx.superopt.space import space_of
+
+  for name in names:
+    shape, how = STEP_CASES[name]
+    program = import_model(load_model(cached_step(*shape, **how)))
+    found = find_candidates(program, replace(STEPS, reductions=True)).candidates
+    for c in (c for c in found if len(c.nodes) == 1 and (list(c.outputs) == ["y"] or len(c.outputs) == 2)):
+      space, kinds = space_of(c.region), {}
+      for made in search_region(c.region, space=space).candidates:
+        own = made.candidate
+        structure = [
+          (k.grid, k.loop, p.cluster > 1) for k, p in zip(own.ugraph.kernels, own.params, strict=True)
+        ]
+        kinds.setdefault(str(structure), own)
+      for n, own in enumerate([*kinds.values()][:KINDS]):
+        updates = [u for k in own.ugraph.kernels if (u := update_of(own.ugraph, k))]
+        given = frozenset(c.region.runtime)
+        for shared in [{}, *([dict(p for u in updates for p in u.pairs)] if updates else [])]:
+          of = "written" if len(c.outputs) == 2 else "attended"
+          subject = f"decoders/{name}, {of}{' in place' if shared else ''}.{n}"
+          yield Subject(subject, own.ugraph, own.params, c.region.extents, given, shared)
 
 
 def _alike():
@@ -160,5 +211,5 @@ def _alike():
 
 def subjects():
   """All, in an order that does not change."""
-  for part in (_by_wgmma, _attention, _fed, _in_place, _packed, _replayed, _alike):
+  for part in (_by_wgmma, _attention, _fed, _in_place, _packed, _replayed, _alike, decoders):
     yield from part()

@@ -83,6 +83,15 @@ def test_several_new_tokens(more):
       assert len(after) == 2 and all(after[n] > before[n] for n in after)
 
 
+@pytest.mark.parametrize("how", [{"new": 3}, {"rotary": False, "new": 2}], ids=str)
+def test_verified(how):
+  """Also tokens whose places nodes name that no original has: it was SHAPES_DIFFER."""
+  model = cached_step(1, 1, 2, 32, 24, **how)
+  result = mirage_onnx.optimize(model, target="h200", workers=1, margin=-20.0)
+  found = mirage_onnx.verify(model, result.model, emulate=True)
+  assert found.passed and len(found.regions) == 3 and all(n.launches for n in found.nodes), found
+
+
 def test_a_prompt_of_sequences_that_end_before_it():
   """Their tokens are turned from row 0 on; bodies, too, take the prompt for as long as it is."""
   batch, new = 2, 3

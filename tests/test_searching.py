@@ -109,7 +109,5 @@ def test_products_of_many_rows_have_numbers_with_wgmma(workers, in_order):
   setting = Setting(H200, SearchBound(), time.monotonic() + 300)
   tell = lambda _, result: found.append(result)  # noqa: E731
   search_all(loaded, [region], setting, workers=workers, done=tell, in_order=in_order)
-  first = found[0].candidates[0].candidate
-  assert {p.instruction for p in first.params} == {"wgmma"}
   used = {p.instruction for v in found[0].candidates for p in v.candidate.params}
-  assert used - {"wgmma"}  # beside what the search itself has found
+  assert used == {"mma", "wgmma"}

@@ -4,9 +4,12 @@ Those at the edge of what the original takes are in ``edge_inputs``; what the gr
 (ends of ids, masks, lengths) is in ``input_facts``.
 """
 
+from __future__ import annotations
+
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,8 @@ MASKED = ("masked rows", "masked rows -inf", "masked throughout")
 FIRST = "normal 0"
 #: The kind with which a cache grows.
 GROWS = "normal 1"
+#: With which a cache holds fewer tokens than it has rows; with the last each sequence as many as it has.
+SHORTER = ("normal 2", "normal 3")
 #: Size of a dynamic dimension that nothing sets. Equal ones always broadcast. Of a dimension without a name
 #: the size may be given under ``NAMELESS``.
 DEFAULT_DIM = 4
@@ -94,11 +99,13 @@ def draw_one(
   facts: InputFacts = _NOTHING,
 ) -> dict[str, np.ndarray]:
   """Arrays by name. Of a kind that is not known here they are normal, and no position is masked."""
-  sizes = {**facts.sizes, **dims}
+  sizes, ends = {**facts.sizes, **dims}, _Ends.of(arguments, rng, kind)
   for total, parts in facts.totals().items():
     # A cache may have room for what is new: then it is as long as before.
     fits = kind != GROWS and any(least == total for _, _, least in facts.growing.values())
-    sizes.setdefault(total, sum(size_of(part, sizes) for part in parts[: 1 if fits else None]))
+    whole = sum(size_of(part, sizes) for part in parts[: 1 if fits else None])
+    ends = ends if fits and size_of(parts[1], sizes) == 1 else _Ends()
+    sizes.setdefault(total, ends.longest(whole))
   shapes = {value.name: tuple(size_of(dim, sizes) for dim in value.shape) for value in arguments}
   longest = max((shapes[n][-1] for n in facts.masks if shapes.get(n)), default=0)
   found = {}
@@ -107,19 +114,51 @@ def draw_one(
     limit = int_limits.get(name, facts.limits.get(name))
     if name in facts.masks and kind in MASKED:
       found[name] = _masked(rng, kind, dtype_of(value), shape, name in facts.padded)
+    elif name in facts.padded and facts.totals() and ends.apart and shape:
+      found[name] = ends.mask(shape).astype(dtype_of(value))
     elif name in facts.masks and _shows_all(kind, name in facts.padded):
       found[name] = np.full(shape, 0 if value.type in _FLOATS else 1, dtype_of(value))
     elif name in facts.lengths:
       length = facts.lengths[name]
       whole = size_of(length.past, sizes) + size_of(length.new, sizes)
-      found[name] = np.full(shape, whole - length.minus, dtype_of(value))
+      own = ends.rows(shape, whole) if length.free and length.minus else np.full(shape, whole - length.minus)
+      found[name] = own.astype(dtype_of(value))
     elif name in facts.positions and shape:
       steps = max(0, longest - shape[-1]) + np.arange(shape[-1])
-      ends = steps if limit is None else np.minimum(steps, limit - 1)
-      found[name] = np.broadcast_to(ends, shape).astype(dtype_of(value))
+      seen = steps if limit is None else np.minimum(steps, limit - 1)
+      found[name] = np.broadcast_to(seen, shape).astype(dtype_of(value))
     else:
       found[name] = _draw(rng, kind, value, shape, DEFAULT_INT_LIMIT if limit is None else limit)
   return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+  """Where sequences end in a cache with room: with it, or anywhere (``rng``), each by itself (``apart``)."""
+
+  rng: np.random.Generator | None = None
+  apart: bool = False
+
+  @classmethod
+  def of(cls, arguments: Sequence[Any], rng: np.random.Generator, kind: str) -> _Ends:
+    """Of a kind of inputs. What bfloat16 has behind an end is not told apart (``loose_rows.py``)."""
+    if kind not in SHORTER or any(value.type == "tensor(bfloat16)" for value in arguments):
+      return cls()
+    return cls(rng.spawn(1)[0], kind == SHORTER[-1])
+
+  def longest(self, room: int) -> int:
+    """How long the longest is: less than all, which other kinds are."""
+    return room if self.rng is None else int(self.rng.integers(1, max(2, room)))
+
+  def rows(self, shape: tuple[int, ...], room: int) -> np.ndarray:
+    """Of each its last row."""
+    return np.full(shape, room - 1) if self.rng is None else self.rng.integers(0, room, shape)
+
+  def mask(self, shape: tuple[int, ...]) -> np.ndarray:
+    """True up to the end of each."""
+    assert self.rng is not None
+    ends = self.rng.integers(1, shape[-1] + 1, shape[:-1])
+    return np.arange(shape[-1]) < ends[..., None]
 
 
 def dtype_of(value: Any) -> np.dtype[Any]:

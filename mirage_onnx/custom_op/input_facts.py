@@ -34,11 +34,15 @@ _QUERY, _PAST, _LENGTHS, _TOTAL = 0, 3, 5, 6
 
 @dataclass(frozen=True, slots=True)
 class Length:
-  """An input that holds ``past + new`` less ``minus``: both are sizes of dimensions."""
+  """An input that holds ``past + new`` less ``minus``: both are sizes of dimensions.
+
+  ``free``: it may be any row of a cache that keeps its size, for one new token.
+  """
 
   past: int | str
   new: int | str
   minus: int
+  free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +167,10 @@ class _Walk:
         past, query = (self._shapes.get(node.input[i], ()) for i in (_PAST, _QUERY))
         new = query[1] if len(query) == 3 else 1
         made = self._shapes.get(node.output[1], ()) if len(node.output) > 1 else ()
+        free = False
         if len(past) == len(made) == 4 and past[2] == made[2]:
-          new = 0  # one buffer of a size that does not change, in which the new one has its place
-        return Length(past[2] if len(past) == 4 else 0, new, int(k == _LENGTHS))
+          new, free = 0, new == 1  # one buffer of a size that does not change, which has a place for it
+        return Length(past[2] if len(past) == 4 else 0, new, int(k == _LENGTHS), free)
     return None
 
   def cache_sizes(self, names: Iterable[str]) -> Iterator[tuple[str, int]]:

@@ -19,6 +19,7 @@ from mirage_onnx.custom_op.model_check import RegionCheck, RegionDifference
 from mirage_onnx.custom_op.model_nodes import Model, ModelFile
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer.old_inputs import without_old_inputs
+from mirage_onnx.importer.split_caches import split_caches
 from mirage_onnx.importer.steps_apart import apart_as_in
 
 #: Makes the check of some nodes of two models.
@@ -87,6 +88,10 @@ class RanChecks:
         for f, proto in ((original, apart), (rewritten, rewritten.proto))
       )
     cuts = tuple(c for c in boundaries(rewritten) if c.node in nodes)
+    named = {o for n in original.proto.graph.node for o in n.output}
+    named |= {v.name for v in (*original.proto.graph.input, *original.proto.graph.initializer)}
+    if any(x not in named for c in cuts for x in c.reads):  # places of several new tokens: nodes name them
+      original = ModelFile(split_caches(original.proto), original.folder)
     return self._make(original, rewritten, cuts)
 
   @property

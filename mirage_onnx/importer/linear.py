@@ -1,6 +1,9 @@
 """Matrix products."""
 
+from onnx import helper
+
 from mirage_onnx.importer.context import Context, const, shape_of
+from mirage_onnx.importer.windows import find_windows
 from mirage_onnx.ir import Constant, DType, Tensor
 
 
@@ -34,6 +37,15 @@ def fused_matmul(c: Context) -> None:
   alpha = c.fraction("alpha", 1.0)
   y = c.matmul(a, b, dtype=_wide(a) if alpha != 1 else None)
   c.finish(c.elementwise("mul", y, const(alpha)) if alpha != 1 else y)
+
+
+def conv(c: Context) -> None:
+  """What is a product of windows has been taken apart (``split_windows.py``), so all others stay."""
+  given = {a.name: helper.get_attribute_value(a) for a in c.node.attribute}
+  found = find_windows(given, c.tensor(0).shape or (), c.tensor(1).shape or ())
+  if isinstance(found, str):
+    raise c.reject(found)
+  raise c.reject("is a product of windows, which is taken apart in main graphs of opset 13 and later only")
 
 
 def _transposed(c: Context, position: int, attribute: str) -> Tensor:

@@ -29,6 +29,7 @@ from mirage_onnx.importer.parsing import parse_model
 from mirage_onnx.importer.section_types import Scope
 from mirage_onnx.importer.split_caches import split_caches
 from mirage_onnx.importer.split_projections import split_projections
+from mirage_onnx.importer.split_windows import split_windows
 from mirage_onnx.importer.steps_apart import steps_apart
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.onnx_process import Onnx, start_early
@@ -150,6 +151,12 @@ def load_model(
 
   known = known_of(proto, order, opset, read, onnx=onnx)
   tensors, folded, told = with_sizes(proto, order, opset, read, onnx, *known)
+  apart = split_windows(proto, opset, tensors)  # which needs the shapes
+  if apart is not proto:
+    proto, graph = apart, apart.graph
+    order = topological_order(graph)
+    known = known_of(proto, order, opset, read, onnx=onnx)
+    tensors, folded, told = with_sizes(proto, order, opset, read, onnx, *known)
   if any(map(subgraphs, graph.node)):
     constants = {t.name: t for t in graph.initializer} | constant_nodes(graph.node)
     for value in graph.input:

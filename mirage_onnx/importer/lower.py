@@ -8,6 +8,7 @@ from mirage_onnx.importer.graph import captured_names, domain_of, reads, subgrap
 from mirage_onnx.importer.semantics import DOMAINS, NOT_IN_ONNX, SEMANTICS, Rule
 from mirage_onnx.importer.shapes import has_schema
 from mirage_onnx.importer.split_projections import part_of
+from mirage_onnx.importer.split_windows import is_behind_windows, is_window_part
 from mirage_onnx.ir import DType, Node, Tensor
 from mirage_onnx.ir.program import is_places
 
@@ -26,7 +27,9 @@ def lower_node(context: Context, functions: frozenset[tuple[str, str]]) -> Node:
   outputs = tuple(o for o in node.output if o)
   steps = () if barrier else tuple(context.steps)
   inputs = (*reads(node), *(() if barrier else context.beyond))
-  return Node(context.name, node.op_type, inputs, outputs, steps, barrier, part_of(node))
+  whole = part_of(node) or ("Conv" if is_window_part(node) else "")
+  behind = is_behind_windows(node)
+  return Node(context.name, node.op_type, inputs, outputs, steps, barrier, whole, behind)
 
 
 def holder(context: Context, node: NodeProto, closed: str) -> Node:

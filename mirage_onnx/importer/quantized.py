@@ -41,14 +41,56 @@ def matmul_nbits(c: Context) -> None:
     q = _less_zero(c, q, (n, k), block, dtype)
   scale = c.stored(scales, (n, k), (n, blocks), (1, block), a.dtype)
   weight = c.cast(c.elementwise("mul", q, scale if q.dtype is a.dtype else c.widen(scale)), a.dtype)
-  has_bias = c.has(5)
-  y = c.matmul(a, c.transpose(weight, (1, 0)), dtype=DType.F32 if has_bias else None)
-  if has_bias:
-    bias: Value = c.widened(5)
-    if isinstance(bias, Tensor) and shape_of(bias) != (n,):
-      raise c.reject(f"the bias has shape {list(shape_of(bias))}, not [{n}]")
-    y = c.elementwise("add", y, bias)
-  c.finish(y)
+  y = c.matmul(a, c.transpose(weight, (1, 0)), dtype=DType.F32 if c.has(5) else None)
+  c.finish(_biased(c, y, n, 5))
+
+
+def matmul_float8(c: Context) -> None:
+  """com.microsoft's MatMulBlockQuantizedFp8Weight: A [.., K] times the transpose of floats of 8 bits [N, K].
+
+  inputs A, B, scales [N, K / block] in fp32, a scale of the activations?, bias? [N]. One scale for a row of B
+  (as onnxruntime-genai's builder has them) is multiplied behind the product.
+  """
+  if not (c.has(1) and c.has(2)):
+    raise c.reject("there are no weights or no scales")
+  if c.has(3):
+    raise c.reject("rounds activations to floats of 8 bits: a kernel's further digits would decide otherwise")
+  a, b, scales, block = c.tensor(0), c.tensor(1), c.tensor(2), c.attribute("block_size", 0)
+  if a.dtype is None or not a.dtype.is_half:
+    raise c.reject(f"activations are {a.dtype}", "DTYPE")
+  if b.dtype is not DType.E4M3 or scales.dtype is not DType.F32:
+    raise c.reject(f"weights are {b.dtype}, scales {scales.dtype}", "DTYPE")
+  if not b.is_static or len(shape_of(b)) != 2 or not shape_of(a) or shape_of(a)[-1] != shape_of(b)[1]:
+    raise c.reject(
+      f"weights of {c.symbols.show(shape_of(b))} for activations of {c.symbols.show(shape_of(a))}"
+    )
+  n, k = shape_of(b)
+  if not isinstance(block, int) or block < 1 or k % block:
+    raise c.reject(f"blocks of {block!r} of {k} weights")
+  blocks = k // block
+  _check_elements(c, scales, n * blocks, "scales")
+  q = c.cast(c.stored(b, (n, k), (n, k), (1, 1), DType.P4M3), a.dtype)
+  if blocks > 1:
+    scale = c.stored(scales, (n, k), (n, blocks), (1, block), DType.F32)
+    q = c.cast(c.elementwise("mul", c.widen(q), scale), a.dtype)
+  y = c.matmul(a, c.transpose(q, (1, 0)), dtype=DType.F32)
+  if blocks == 1:
+    y = c.elementwise("mul", y, c.reshape(scales, (n,)))
+  c.finish(_biased(c, y, n, 4))
+
+
+def matmul_float4(c: Context) -> None:
+  """com.microsoft's MatMulBlockQuantizedFp4Weight."""
+  raise c.reject("weights are floats of 4 bits, which no packed type here has")
+
+
+def _biased(c: Context, y: Tensor, n: int, position: int) -> Tensor:
+  if not c.has(position):
+    return y
+  bias: Value = c.widened(position)
+  if isinstance(bias, Tensor) and shape_of(bias) != (n,):
+    raise c.reject(f"the bias has shape {list(shape_of(bias))}, not [{n}]")
+  return c.elementwise("add", y, bias)
 
 
 def _sizes(c: Context, a: Tensor) -> tuple[int, int, int, DType]:

@@ -124,6 +124,15 @@ def _few_bits(made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs
   return made
 
 
+def _float_rows(made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]) -> _Nodes:
+  """MatMulBlockQuantizedFp8Weight and Fp4Weight: as many columns as rows of weights, of A's type."""
+  rows, packed = made.stored[inputs[1]].dims[0], made.stored[inputs[1]].dims[1]
+  depth = packed * (2 if made.stored[inputs[1]].data_type == TensorProto.UINT8 else 1)
+  one = made.first(made.reshaped(inputs[0], -1), 1, 0)
+  made.add("MatMul", inputs[0], made.add("Expand", one, made.ints(depth, rows)), to=outputs[0])
+  return made
+
+
 def _rows_of_few_bits(
   made: _Nodes, given: Mapping[str, Any], inputs: list[str], outputs: list[str]
 ) -> _Nodes | None:
@@ -148,4 +157,5 @@ _RULES = {
   "FusedMatMul": _fused_matmul, "MultiHeadAttention": _heads,
   "GroupQueryAttention": _grouped, "Attention": _projecting,
   "MatMulNBits": _few_bits, "GatherBlockQuantized": _rows_of_few_bits,
+  "MatMulBlockQuantizedFp8Weight": _float_rows, "MatMulBlockQuantizedFp4Weight": _float_rows,
 }  # fmt: skip

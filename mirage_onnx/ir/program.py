@@ -104,7 +104,8 @@ class Step:
 class Node:
   """An ONNX node: its names, and its lowering or the reason why it has none.
 
-  ``part_of``: the operator that it was a part of as the model was given.
+  ``part_of``: the operator that it was a part of as the model was given; ``with_reader``: no region has it
+  without the part that reads it.
   """
 
   name: str
@@ -114,6 +115,7 @@ class Node:
   steps: tuple[Step, ...] = ()
   barrier: Rejection | None = None
   part_of: str = ""
+  with_reader: bool = False
 
   @property
   def operands(self) -> tuple[str, ...]:

@@ -13,22 +13,30 @@ MANY_PARTS = 4
 class Borders:
   """The borders that regions of a program may have, each looked for once.
 
-  ``reductions``: as of ``cuts.Limits``.
+  ``reductions``, ``rows_apart``: as of ``cuts.Limits``.
   """
 
-  def __init__(self, graph: Graph, *, reductions: bool = False) -> None:
-    self.graph, self._reductions = graph, reductions
+  def __init__(self, graph: Graph, *, reductions: bool = False, rows_apart: bool = True) -> None:
+    self.graph, self._reductions, self._rows_apart = graph, reductions, rows_apart
     self._natural: dict[str, bool] = {}
 
   def is_natural(self, tensor: str) -> bool:
     """Whether a region border may lie here: others read the value, or a new stage begins."""
     if tensor not in self._natural:
-      self._natural[tensor] = self._is_natural(tensor)
+      self._natural[tensor] = not self.is_inseparable(tensor) and self._is_natural(tensor)
     return self._natural[tensor]
 
   def set_natural(self, tensor: str) -> None:
     """A border may lie here: what is on both sides of it is more than a region holds."""
     self._natural[tensor] = True
+
+  def is_inseparable(self, tensor: str) -> bool:
+    """Whether no region ends here: what makes the value and what reads it are parts of one operator.
+
+    That one's kernel does what all of them do, so a region of some would break it up for little.
+    """
+    node = self.graph.producer.get(tensor)
+    return node is not None and node.with_reader
 
   def _is_natural(self, tensor: str) -> bool:
     graph = self.graph
@@ -43,6 +51,8 @@ class Borders:
     if any(s.op == "gather" for s in node.steps):
       return True  # ONNX Runtime may copy the rows, for all that read them
     if self._borders_regrouping(node, readers) or self._borders_concatenation(node, readers):
+      return True
+    if self._ends_parts(node, readers):
       return True
     if all(s.op == "cast" for s in node.steps):
       return False
@@ -127,22 +137,49 @@ class Borders:
           return True
     return False
 
+  def _ends_parts(self, node: Node, readers: tuple[str, ...]) -> bool:
+    """Whether inseparable parts of one operator end here.
+
+    A border was here before it was taken apart. Where moves and a concatenation follow, it is behind the
+    moves: beside others each sequence has rows of its own, by itself all rows are one matrix.
+    """
+    if not self._rows_apart:
+      return self._is_last(node.name)
+    if self._are_put_together(readers):
+      return any(self._is_last(n) for n in self._chain(node.name, down=False))
+    if not self._is_last(node.name):
+      return False
+    end = self._chain(readers[0], down=True) if len(readers) == 1 else ()
+    moves = [n for n in end if not self._are_put_together((n,))]
+    last = self.graph.node[moves[-1]].outputs[0] if moves else ""
+    return not self._are_put_together(self.graph.consumers.get(last, ()))
+
+  def _are_put_together(self, names: tuple[str, ...]) -> bool:
+    """Whether one of these nodes puts parts beside each other."""
+    return any(s.op == "concat" for n in names for s in self.graph.node[n].steps)
+
+  def _is_last(self, name: str) -> bool:
+    """Whether a node is the last of inseparable parts."""
+    node = self.graph.node[name]
+    return bool(node.part_of) and not node.with_reader and any(map(self.is_inseparable, node.inputs))
+
   def regrouped(self, tensor: str) -> bool:
     """Whether a chain of moves ends here that regroups dimensions in another order."""
     node = self.graph.inside(tensor)
     return node is not None and self._regroups(self._chain(node.name, down=False))
 
-  def may_contract(self, name: str, before: frozenset[str]) -> bool:
+  def may_contract(self, name: str, before: frozenset[str], *, weight: bool = False) -> bool:
     """Whether products of a node read in place what the nodes ``before`` it regroup and repeat.
 
     What is regrouped and not repeated is written in that order by whoever yields it, where that is
-    contracted with a weight; of two activations each may be read where it lies.
+    contracted with a weight; of two activations each may be read where it lies, and so may a ``weight``,
+    which is what they move.
     """
     graph = self.graph
     reads = not graph.contracts_weight(name)
     moves = [n for n in before if n in graph.moves]
     steps = [s for n in (*moves, name) for s in graph.node[n].steps]
-    if not reads and not any(s.op == "expand" for s in steps):
+    if not weight and not reads and not any(s.op == "expand" for s in steps):
       return False
     makers = {s.output.name: s for s in steps}
 

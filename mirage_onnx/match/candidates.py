@@ -92,7 +92,7 @@ def find_candidates(
   """
   bounds = limits or Limits()
   graph = Graph(program)
-  borders = Borders(graph, reductions=bounds.reductions)
+  borders = Borders(graph, reductions=bounds.reductions, rows_apart=bounds.rows_apart)
   cuts, maker = find_cuts(borders, bounds, until), RegionMaker(program, sizes)
   candidates: dict[tuple[frozenset[str], frozenset[str]], RegionCandidate] = {}
   failures: dict[str, Rejection] = {}
@@ -106,12 +106,12 @@ def find_candidates(
     for cut in (cut for cut in cuts[tensor] if not _is_trivial(graph, cut, bounds)):
       if found and (one or maker.work > most_work):
         break
-      for outputs in _variants(borders, tensor, cut, bounds):
+      outward = _outward(graph, cut.nodes)
+      for outputs in _variants(borders, tensor, cut, bounds, outward):
         key = (cut.nodes, outputs)
         if key in candidates or (only_viewed and len(outputs) == 1):
           continue
-        most = bounds.again_meeting if meets(graph, cut.nodes) else bounds.again
-        if _is_again(graph, cut, outputs, most):
+        if _is_again(graph, cut, outputs, bounds, outward):
           continue
         made = candidate(maker, cut.nodes, outputs)
         if isinstance(made, RegionCandidate):
@@ -146,19 +146,28 @@ def find_candidates(
   return Matches(tuple(candidates.values()), tuple(rejections))
 
 
-def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
+def _outward(graph: Graph, nodes: frozenset[str]) -> list[tuple[str, str]]:
+  """What others read of the results of ``nodes``, each behind the node that makes it."""
+  consumers, ends = graph.consumers, graph.outputs
+  return [
+    (n, o)
+    for n in nodes
+    for o in graph.node[n].outputs
+    if o in ends or not nodes.issuperset(consumers.get(o, ()))
+  ]
+
+
+def _variants(
+  borders: Borders, tensor: str, cut: Cut, limits: Limits, outward: Sequence[tuple[str, str]]
+) -> Iterator[frozenset[str]]:
   """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read.
 
   Of an operator that yields tensors of other shapes (a cache beside what is attended) those alike.
+  ``outward``: as of ``_outward``.
   """
   graph = borders.graph
   yield frozenset({tensor})
-  escaping = {
-    o
-    for n in cut.nodes
-    for o in graph.node[n].outputs
-    if borders.is_natural(o) and (o in graph.outputs or not cut.nodes.issuperset(graph.consumers.get(o, ())))
-  } | {tensor}
+  escaping = {tensor, *(o for _, o in outward if borders.is_natural(o))}
   # One kernel computes several outputs only over equal axes; others are regions of their own.
   own = graph.producer[tensor].outputs
   if escaping <= set(own):
@@ -188,9 +197,10 @@ def _is_convex(graph: Graph, cut: Cut, outputs: set[str]) -> bool:
 def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   """Nothing but casts and moves, or one operator that neither streams a weight nor contracts twice.
 
-  One that reduces and does more beside it may be a region (``Limits.reductions``).
+  One that reduces and does more beside it may be a region (``Limits.reductions``), and so may a product
+  that is a part of an operator: of that ONNX Runtime has another kernel.
   """
-  if any(map(graph.streams, cut.nodes)):
+  if any(map(graph.streams, cut.nodes)) or not graph.with_readers.isdisjoint(cut.nodes):
     return False
   steps = [s for n in cut.nodes for s in graph.node[n].steps]
   computing = [s for s in steps if s.op not in ("cast", *LAYOUT)]
@@ -204,15 +214,17 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   return len(computing) < 2
 
 
-def _is_again(graph: Graph, cut: Cut, outputs: frozenset[str], most: int) -> bool:
-  """Whether more than ``most`` nodes on a path are computed here, and for others who read what they yield."""
-  nodes = cut.nodes
-  shared = {
-    n
-    for n in nodes
-    for o in graph.node[n].outputs
-    if o not in outputs and (o in graph.outputs or not nodes.issuperset(graph.consumers.get(o, ())))
-  }
+def _is_again(
+  graph: Graph, cut: Cut, outputs: frozenset[str], bounds: Limits, outward: Sequence[tuple[str, str]]
+) -> bool:
+  """Whether too many nodes on a path are computed here, and for others who read what they yield.
+
+  ``outward``: as of ``_outward``.
+  """
+  nodes, meeting = cut.nodes, meets(graph, cut.nodes)
+  most = bounds.again_meeting if meeting else bounds.again
+  free = meeting and not bounds.again_ragged
+  shared = {n for n, o in outward if o not in outputs and not (free and graph.is_ragged(o))}
   if len(shared) <= most:
     return False
   found: dict[str, int] = {}

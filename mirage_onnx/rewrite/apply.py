@@ -24,6 +24,7 @@ from mirage_onnx.failures import guarded, largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.split_caches import partners, whole_again
 from mirage_onnx.importer.split_projections import whole_projections
+from mirage_onnx.importer.split_windows import whole_windows
 from mirage_onnx.ir.dtype import DType
 from mirage_onnx.ir.program import Tensor
 from mirage_onnx.ir.region import Region
@@ -141,6 +142,7 @@ def apply(
         result = closed_again(result, loaded.nested, loaded.flat, made, loaded.tensors)
       whole_again(result)
       whole_projections(result)
+      whole_windows(result)
       used = tuple(numbered)
 
     nodes = _region(order[some[-1]][0], layers).nodes if len(some) == 1 else ()

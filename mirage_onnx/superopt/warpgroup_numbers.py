@@ -65,6 +65,9 @@ class Shape:
       if not batch - {kernel.loop} <= set(kernel.grid):
         return None
       own = [a for a in op.axes if a != columns and extents[a] > 1 and a not in batch]
+      # Rows of several axes (patches of images): a block has some of the longest, of one of the others.
+      longest = max(own, key=lambda a: extents[a], default="")
+      own = [a for a in own if a == longest or a not in kernel.grid]
       half = all(ops[a].dtype in WGMMA.operands for a in op.args)
       plain = op.phase is Phase.LOOP and op.reduced == (kernel.loop,) and columns in op.axes
       if not (half and plain and columns not in batch and len(own) == 1 and rows in ("", own[0])):

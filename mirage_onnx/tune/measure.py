@@ -36,7 +36,7 @@ from mirage_onnx.tune.graph_clock import looked_us
 from mirage_onnx.tune.kept_bench import kept_bench
 from mirage_onnx.tune.machine import gpu_alone
 from mirage_onnx.tune.oracle import Buffers, Oracle, hard_draws
-from mirage_onnx.tune.ort_run import own_run, region_model
+from mirage_onnx.tune.ort_run import own_run, region_feeds, region_model
 from mirage_onnx.tune.race import Bench, Measured, More, raced
 from mirage_onnx.verify.interpret_steps import by_axes
 from mirage_onnx.verify.weights import ModelWeights, sample_weights
@@ -243,7 +243,7 @@ def ort_replay(
   gpu: Gpu, loaded: LoadedModel, region: Region, data: Mapping[str, np.ndarray]
 ) -> Callable[[], None]:
   """ONNX Runtime's kernels for the region, captured on the GPU's stream."""
-  feeds = {i.source.name: data[i.source.name] for i in region.given if not i.is_weight}
+  feeds = region_feeds(loaded, region, data)
   return own_run(gpu, loaded, lambda out: region_model(loaded, region, outside=out), feeds).captured()
 
 

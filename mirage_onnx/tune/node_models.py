@@ -18,6 +18,7 @@ from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import CACHED
 from mirage_onnx.importer.split_projections import parts_of_one, whole_projections
+from mirage_onnx.importer.split_windows import whole_windows, windows_of
 from mirage_onnx.ir import DType, as_input
 from mirage_onnx.ir.program import Node, Program, Tensor
 from mirage_onnx.tune.baseline import FREE
@@ -32,7 +33,8 @@ MOST_BYTES = 2 << 30
 class NodeModel:
   """One node as a model. ``text``: what its time depends on; ``weight_bytes``: of constants and caches.
 
-  ``parts``: names of the nodes that are ``node`` together.
+  ``parts``: names of the nodes that are ``node`` together; ``beside``: of those of the operator that it is a
+  part of, without whose times its own is of no use.
   """
 
   node: Node
@@ -40,6 +42,7 @@ class NodeModel:
   moved_bytes: int
   weight_bytes: int
   parts: tuple[str, ...] = ()
+  beside: tuple[str, ...] = ()
 
 
 def distinct_nodes(
@@ -52,9 +55,11 @@ def distinct_nodes(
   values, wanted = known_values(loaded), set(names)
   found: dict[str, list[NodeModel]] = {}
   nodes = {n.name: n for n in program.nodes}
-  wholes = (p for p in parts_of_one(loaded.proto, loaded.node_names) if not wanted.isdisjoint(p))
-  asked = [(n, ()) for n in program.nodes if n.name in wanted]
-  for node, parts in [*asked, *((_whole([nodes[n] for n in p]), p) for p in wholes)]:
+  wholes = [f(loaded.proto, loaded.node_names) for f in (parts_of_one, windows_of)]
+  wanted_wholes = [p for some in wholes for p in some if not wanted.isdisjoint(p)]
+  beside = {n: p for p in wanted_wholes for n in p}
+  asked = [(n, ()) for n in program.nodes if n.name in wanted or n.name in beside]
+  for node, parts in [*asked, *((_whole([nodes[n] for n in p]), p) for p in wanted_wholes)]:
     if not _is_asked(node, program, values):
       continue
     hollow = node_model(loaded, program, node, values, parts, hollow=True)
@@ -63,7 +68,8 @@ def distinct_nodes(
     kept = _caches(node, program)  # which no other node reads before the next run
     weights = sum(_bytes(program.tensors[n]) for n in node.inputs if n in values or n in kept)
     if sum(sizes) <= MOST_BYTES:
-      found.setdefault(text, []).append(NodeModel(node, text, sum(sizes), weights, parts))
+      model = NodeModel(node, text, sum(sizes), weights, parts, beside.get(node.name, ()))
+      found.setdefault(text, []).append(model)
   return {text: tuple(same) for text, same in found.items()}
 
 
@@ -97,6 +103,7 @@ def node_model(
   )  # fmt: skip
   model = model_of(loaded, graph)
   whole_projections(model)
+  whole_windows(model)
   return model
 
 
@@ -126,7 +133,8 @@ def _whole(parts: Sequence[Node]) -> Node:
   """One node with the inputs of all parts, and the outputs of the last."""
   made = {o for p in parts for o in p.outputs}
   inputs = tuple(i for p in parts for i in p.inputs if i not in made)
-  return replace(parts[-1], name=whole_name([p.name for p in parts]), inputs=inputs)
+  last = parts[-1]
+  return replace(last, name=whole_name([p.name for p in parts]), op_type=last.part_of, inputs=inputs)
 
 
 def _caches(node: Node, program: Program) -> list[str]:

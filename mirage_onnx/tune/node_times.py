@@ -27,6 +27,7 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import is_attended, partners
 from mirage_onnx.importer.split_projections import parts_of_one
+from mirage_onnx.importer.split_windows import windows_of
 from mirage_onnx.ir.program import Program
 from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.kept_folder import KeptFolder
@@ -103,16 +104,21 @@ def measured_node_us(
   names = set(names) - joined(program).keys() - folded(program)
   clock = gpu_clock(loaded, program, target)
   found = ask_nodes(distinct_nodes(loaded, program, names), clock, store, until, useful)
-  return in_parts(found, loaded)
+  return in_parts(found, loaded, program)
 
 
-def in_parts(times: Mapping[str, float], loaded: LoadedModel) -> dict[str, float]:
+def in_parts(times: Mapping[str, float], loaded: LoadedModel, program: Program) -> dict[str, float]:
   """``times``, of operators that are several nodes shared out between these.
 
   Of two (``split_caches.py``) each was asked as the whole; of three (``split_projections.py``) both the parts
-  and the whole, whose kernel is what a region is faster than.
+  and the whole, whose kernel is what a region is faster than. So are those of ``split_windows.py``, of which
+  a region has all from the product on.
   """
   found = dict(times)
+  with_reader = {n.name for n in program.nodes if n.with_reader}
+  for parts in windows_of(loaded.proto, loaded.node_names):
+    whole = found.pop(whole_name(parts), None)
+    found |= _before_and_behind(whole or 0.0, [p for p in parts if p in found], times, with_reader)
   for parts in parts_of_one(loaded.proto, loaded.node_names):
     whole = found.pop(whole_name(parts), None)
     if whole is None:
@@ -127,6 +133,25 @@ def in_parts(times: Mapping[str, float], loaded: LoadedModel) -> dict[str, float
     if name in times and other in times:
       found[name] *= 1 - WRITES if is_attended(loaded.node(name)) else WRITES
   return found
+
+
+def _before_and_behind(
+  whole: float, parts: Sequence[str], times: Mapping[str, float], with_reader: Set[str]
+) -> dict[str, float]:
+  """The times of parts of one operator, so that a region is worth what the whole takes less what stays.
+
+  All from the product on is one region or none, and its time is that of the product. Where parts take longer
+  than the whole, it counts against each of the two sides, for the other one may stay. ``whole``: 0 where that
+  is not known, and then no part is worth anything.
+  """
+  behind = [p for p in parts if p in with_reader]
+  before = [p for p in parts if p not in with_reader]
+  if not behind:
+    return dict.fromkeys(parts, 0.0)
+  alone, rest = fsum(times[p] for p in before), fsum(times[p] for p in behind)
+  found = dict.fromkeys(behind, 0.0) | {behind[0]: max(0.0, whole - alone)}
+  factor = min(1.0, max(0.0, whole - rest) / alone) if alone > 0 else 1.0
+  return found | {p: times[p] * factor for p in before}
 
 
 def ask_nodes(
@@ -166,7 +191,8 @@ def ask_nodes(
 
 
 def _has_any(same: Sequence[NodeModel], useful: Useful) -> bool:
-  return not useful.result().isdisjoint(n.node.name for n in same)
+  wanted = useful.result()
+  return any(n.node.name in wanted or not wanted.isdisjoint((*n.parts, *n.beside)) for n in same)
 
 
 def first_longer_us(small: Sequence[np.ndarray]) -> float:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import CACHED
+from mirage_onnx.importer.split_windows import before_windows, image_of, whole_windows
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.tune.device import Gpu
 
@@ -25,6 +26,7 @@ def region_model(
 ) -> onnx.ModelProto:
   """The region's own ONNX nodes as a model of its sizes: activations in, outputs out.
 
+  Parts of an operator that was taken apart are that operator again, with those in front of them.
   ``hollow``: of constants of more than ``HELD`` elements only types and shapes, which is no model to run.
   ``outside``: constants that are in files of ``loaded`` stay there (``own_run``).
   """
@@ -32,12 +34,14 @@ def region_model(
   inputs = {i.source.name: i for i in region.given if not i.is_weight}
   outputs = {o.source.name: o for o in region.outputs}
   nodes = [loaded.node(n) for n in region.nodes]
+  images = _images(loaded, region)
+  nodes[:0] = [n for rows, (before, _) in images.items() for n in before if rows in inputs]
   made = {o for n in nodes for o in n.output}
   shapes = {s.output.name: s.output.shape for s in region.steps}
   initializers = {}
   for k, node in enumerate(nodes):
     for place, name in enumerate(node.input):
-      if not name or name in made | set(inputs):
+      if not name or name in made | set(inputs) | {b[0].input[0] for b, _ in images.values()}:
         continue
       if name in values:
         initializers[name] = stored_constant(loaded, values[name], name, hollow=hollow, outside=outside)
@@ -52,18 +56,54 @@ def region_model(
         nodes[k] = helper.make_node(op, given, node.output)
         initializers[given[1]] = numpy_helper.from_array(shape, given[1])
 
-  def info(t: RegionTensor, name: str = "") -> onnx.ValueInfoProto:
+  def info(t: RegionTensor, name: str = "") -> ValueInfoProto:
     dtype = helper.np_dtype_to_tensor_dtype(t.dtype.numpy)
     return helper.make_tensor_value_info(name or t.source.name, dtype, region.shape(t.source))
+
+  def pixels(rows: str) -> ValueInfoProto:
+    before, shape = images[rows]
+    t = inputs[rows]
+    image = image_of(before, np.broadcast_to(np.int8(0), region.shape(t.source)), shape)
+    dtype = helper.np_dtype_to_tensor_dtype(t.dtype.numpy)
+    return helper.make_tensor_value_info(before[0].input[0], dtype, image.shape)
 
   # What nobody reads of a cache, too, so that it can be where the cache is.
   beside = [info(inputs[i], o) for n in nodes for o, i in _caches(n) if i in inputs and o not in outputs]
   graph = helper.make_graph(
     nodes, "region",
-    list(map(info, inputs.values())), [*map(info, outputs.values()), *beside],
+    [*(info(t) for n, t in inputs.items() if n not in images), *(pixels(n) for n in images)],
+    [*map(info, outputs.values()), *beside],
     list(initializers.values()),
   )  # fmt: skip
-  return model_of(loaded, graph)
+  model = model_of(loaded, graph)
+  if images:
+    whole_windows(model)
+  return model
+
+
+def region_feeds(
+  loaded: LoadedModel, region: Region, data: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """``data``, by what the inputs of the region are parts of, for the inputs of ``region_model``."""
+  feeds = {i.source.name: data[i.source.name] for i in region.given if not i.is_weight}
+  for rows, (before, shape) in _images(loaded, region).items():
+    feeds[before[0].input[0]] = image_of(before, feeds.pop(rows), shape)
+  return feeds
+
+
+def _images(loaded: LoadedModel, region: Region) -> dict[str, tuple[list[onnx.NodeProto], tuple[int, ...]]]:
+  """Inputs that are the rows of a product of windows, if nothing else reads them: what makes them.
+
+  And the dimensions of an image in windows.
+  """
+  own = [loaded.node(n) for n in region.nodes]
+  before = before_windows(loaded.proto, own)
+  given = {i.source.name for i in region.given if not i.is_weight}
+  if not before or before[0].input[0] in given or sum(before[-1].output[0] in n.input for n in own) != 1:
+    return {}
+  sizes = loaded.read(known_values(loaded)[before[0].input[1]])
+  found = {before[-1].output[0]: (before, tuple(map(int, sizes)))}
+  return {rows: how for rows, how in found.items() if rows in given}
 
 
 def _caches(node: onnx.NodeProto) -> list[tuple[str, str]]:

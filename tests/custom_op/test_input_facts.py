@@ -6,9 +6,10 @@ import pytest
 from cached_steps import cached_step
 from onnx import TensorProto, helper, numpy_helper
 from protos import new_node, typed
+from step_decoder import decoder
 
 from mirage_onnx.custom_op.compare import compare_models
-from mirage_onnx.custom_op.compare_inputs import KINDS, MASKED, draw_inputs
+from mirage_onnx.custom_op.compare_inputs import GROWS, KINDS, MASKED, SHORTER, draw_inputs
 from mirage_onnx.custom_op.edge_inputs import EDGES
 from mirage_onnx.custom_op.input_facts import input_facts
 from tests.custom_op.test_compare_inputs import Argument
@@ -186,6 +187,62 @@ def test_positions_count_up_to_the_end_of_the_mask():
   arguments = [Argument("position_ids", "int64", [1, 2]), Argument("attention_mask", "int64", [1, 6])]
   drawn = dict(draw_inputs(arguments, 0, 1, {}, {}, facts))
   assert all(feeds["position_ids"].tolist() == [[4, 4]] for feeds in drawn.values()), "5 has no row"
+
+
+def lengths_of(model, types="float16"):
+  """Kind -> lengths that are drawn for a model of ``cached_step``."""
+  arguments = [
+    Argument(v.name, "int32" if v.type.tensor_type.elem_type == TensorProto.INT32 else types,
+             [d.dim_value for d in v.type.tensor_type.shape.dim]) for v in model.graph.input
+  ]  # fmt: skip
+  return {kind: f["lengths"].tolist() for kind, f in draw_inputs(arguments, 0, 4, {}, {}, input_facts(model))}
+
+
+def test_lengths_of_a_cache_that_keeps_its_size_are_drawn():
+  """Of one new token: any row of the cache is its place."""
+  found = lengths_of(cached_step(64, 2, 2, 32, 9))
+  assert {k for k, x in found.items() if x != [8] * 64} == {*SHORTER}
+  assert all({*found[k]} == {*range(9)} for k in SHORTER) and len({*map(str, found.values())}) == 3
+  for x in (
+    lengths_of(cached_step(1, 2, 2, 32, 9, new=3)),
+    lengths_of(cached_step(2, 2, 2, 32, 9), "bfloat16"),
+  ):
+    assert {*map(str, x.values())} == {str([8] * len(x["normal 0"]))}
+
+
+def test_masks_of_a_cache_with_room_are_shorter():
+  """Of all sequences alike, then of each; the first token is always there. A prompt is as it was."""
+  model = decoder(new="seq")
+  for v in (*model.graph.input, *model.graph.output):
+    for d in v.type.tensor_type.shape.dim:
+      d.dim_param = "total" if d.dim_param == "all" else d.dim_param
+  arguments = [Argument(v.name, "int64" if v.name == "mask" else "float16",
+                        [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim])
+               for v in model.graph.input]  # fmt: skip
+  facts, sizes = input_facts(model), {"past": 50, "seq": 1, "batch": 8}
+  found = {k: f["mask"] for k, f in draw_inputs(arguments, 0, 4, sizes, {}, facts)}
+  assert {k for k, x in found.items() if x.shape != (8, 50) and k != GROWS} == {*SHORTER}
+  alike, apart = (found[k] for k in SHORTER)
+  assert alike.all() and 1 <= alike.shape[1] < 50 and apart[:, 0].all()
+  assert (np.diff(apart, axis=1) <= 0).all() and len({*apart.sum(axis=1).tolist()}) > 3
+  of_prompts = draw_inputs(arguments, 0, 4, {**sizes, "seq": 3}, {}, facts)
+  assert all(f["mask"].shape in ((8, 50), (8, 53)) for _, f in of_prompts)
+
+
+def test_what_is_wrong_at_shorter_lengths_only_is_found():
+  """Attention to the whole cache, whatever a run says: right where it is full."""
+  model = cached_step(2, 2, 2, 32, 9, rotary=False)
+  wrong = onnx.ModelProto()
+  wrong.CopyFrom(model)
+  whole = numpy_helper.from_array(np.array(8, np.int32), "whole")
+  wrong.graph.node.insert(0, new_node("Max", "lengths whole", "longer"))
+  wrong.graph.node[1].input[5] = "longer"
+  wrong.graph.initializer.append(whole)
+  data = model.SerializeToString()
+  assert compare_models(data, data).passed
+  found = compare_models(data, wrong.SerializeToString())
+  assert not found.passed and {o.worst for o in found.outputs if not o.passed} <= {*SHORTER}
+  assert compare_models(data, wrong.SerializeToString(), draws=2).passed
 
 
 def test_masked_rows():

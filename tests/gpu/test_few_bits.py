@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from dequantized_models import between, dequantized, integers
+from float_products import float8
 from packed_models import norm
 from region_meaning import meant
 from small_models import feeds
@@ -28,7 +29,7 @@ CASES = {
   "an uneven depth": (5, 1024 + 32 * 3, 200, {}),
   "zero points that are floats": (2, 1024, 512, {"zero": "float"}),
 }
-KINDS = ("DequantizeLinear", "MatMulNBits", "MatMul", "Gemm")
+KINDS = ("DequantizeLinear", "MatMulNBits", "MatMul", "Gemm", "MatMulBlockQuantizedFp8Weight")
 FLOATS = {
   "e4m3": (2, {"kind": "e4m3", "axis": 1}),
   "e5m2 in blocks": (8, {"kind": "e5m2", "axis": 0, "block": 32, "form": "gemm"}),
@@ -82,3 +83,14 @@ def test_activations_that_are_integers(how, tmp_path, h200):
 def test_floats_of_8_bits(name, tmp_path, h200):
   rows, how = FLOATS[name]
   check(dequantized(rows, 1024, 512, **how), 1e-5 if "fp32" in name else 3e-3, tmp_path)
+
+
+@pytest.mark.parametrize("how", [{"rows": 1}, {"rows": 2, "block": 128}, {"rows": 20, "bias": True}], ids=str)
+def test_products_of_floats_of_8_bits(how, tmp_path, h200):
+  """As onnxruntime-genai's builder writes them; onnxruntime's own mean the same."""
+  model = float8(k=4096, n=1032, **how)
+  values = feeds(model, np.random.default_rng(0))
+  check(model, 3e-3, tmp_path, values)
+  (own,) = OrtRun(Gpu(H200), model.SerializeToString(), values).results().values()
+  own, expected = own.astype(float), meant(model, values)
+  assert np.linalg.norm(own - expected) <= 3e-3 * np.linalg.norm(expected)

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mirage_onnx.codegen.emit import emit_kernel
 from mirage_onnx.cost.kernel_time import lowered_us
+from mirage_onnx.emulator import run_kernel
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import Candidate, parse_ugraph, ugraph_extents
 from mirage_onnx.superopt.solved import AT_RUN_TIME, kernel_times
@@ -81,6 +83,35 @@ def test_the_one_formula_says_what_they_take():
   assert time_us(lambda *_: 5.0) == 5.0
   assert time_us(lowered_us) == lowered_us(graph, graph.kernels[0], SIZES, params, H100)
   assert time_us(lowered_us, ("a2",)) == pytest.approx(AT_RUN_TIME * time_us(lowered_us))
+
+
+#: Rows of images: each has the same summands.
+IMAGES = LINEAR
+for old, new in (
+  ("[a2,a0] input", "[a3,a2,a0] input"), ("o0 f16[a2,a1]", "o0 f16[a3,a2,a1]"),
+  ("grid=a1,a2", "grid=a1,a2,a3"),
+  ("imap=a1,- ", "imap=a1,-,- "), ("imap=-,a2 ", "imap=-,a2,a3 "), ("omap=a1,a2", "omap=a1,a2,a3"),
+  ("f16[a2,a0] loop", "f16[a3,a2,a0] loop"), ("f32[a1,a2]", "f32[a1,a2,a3]"),
+  ("f16[a1,a2] post", "f16[a1,a2,a3] post"),
+):  # fmt: skip
+  IMAGES = IMAGES.replace(old, new)
+
+
+def test_rows_of_several_axes(rng):
+  """A block has rows of one image; what they make of them is right, whose rows are no whole tiles."""
+  sizes = {**SIZES, "a0": 128, "a1": 64, "a2": 72, "a3": 3}
+  graph, found = points(IMAGES, **sizes)
+  assert found and all(p.tile[2] == 1 and p.tile[1] >= 64 for _, p in found)
+  assert points(IMAGES, **{**sizes, "a2": 3, "a3": 72})[1]  # whichever is the longest
+  params = found[0][1]
+  source = emit_kernel(graph, graph.kernels[0], params, ugraph_extents(graph, (params,), sizes), H100)
+  assert "wgmma(F16{}" in source.text
+  x, w, b = (rng.standard_normal(s).astype(np.float16) for s in ((3, 72, 128), (64, 128), (64,)))
+  y = np.zeros((3, 72, 64), np.float16)
+  at = {"i0": w, "i1": x, "i2": b, "o0": y}
+  run_kernel(source, {a: at[a].view(np.uint8).reshape(-1) for a in source.args})
+  want = np.maximum(x.astype(float) @ w.astype(float).T + b, 0)
+  np.testing.assert_allclose(y.astype(float), want, rtol=2e-3, atol=2e-3)
 
 
 NONE = {

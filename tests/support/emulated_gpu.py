@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mirage_onnx.emulator import run_kernel
+from mirage_onnx.emulator import compile_kernels
 from mirage_onnx.tune.oracle import draw
 from mirage_onnx.verify.weights import sample_weights
 
@@ -41,7 +41,8 @@ class EmulatedGpu:
 
   def launch_source(self, function, source, at):
     assert function == source.name
-    run_kernel(source, {a: self.arrays[at[a]] for a in source.args})
+    sizes = {a: at[a] for a in source.sizes}
+    compile_kernels([source]).run({a: self.arrays[at[a]] for a in source.args}, sizes=sizes)
 
   def capture(self, work):
     return work

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import Future
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
 from mirage_onnx.tune import node_times
 from mirage_onnx.tune.machine import Machine
-from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model
+from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model, whole_name
 from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, in_parts, node_us, timed_beside
 from mirage_onnx.tune.ort_run import shared_caches
 
@@ -164,8 +165,31 @@ def test_a_step_with_a_cache_is_asked_and_shared_out():
   assert shared_caches(model.graph) == {"present_k": "past_k", "present_v": "past_v"}
   session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
   assert all(np.isfinite(y.astype(float)).all() for y in session.run(None, feeds))
-  shared = in_parts({"it": 20.0, "it/attended": 20.0, "other": 3.0}, loaded)
+  shared = in_parts({"it": 20.0, "it/attended": 20.0, "other": 3.0}, loaded, program)
   assert shared == {"it": 4.0, "it/attended": 16.0, "other": 3.0}
+
+
+def test_parts_are_asked_with_the_whole_and_each_other(tmp_path):
+  """Where one of them is of use: what the others take is part of what it is worth."""
+  loaded = load_model(projecting())
+  program = import_model(loaded)
+  (parts,) = parts_of_one(loaded.proto, loaded.node_names)
+  nodes = distinct_nodes(loaded, program, [n.name for n in program.nodes])
+  asked = []
+
+  def clock(n):
+    asked.append(n.node.name)
+    return np.full((2, node_times.SAMPLES), 5.0)
+
+  for wanted in ({parts[0]}, {*parts[1:]}, {n.name for n in program.nodes} - {*parts}):
+    useful = Future()
+    useful.set_result(wanted)
+    asked.clear()
+    found = ask_nodes(
+      nodes, clock, KeptFolder(tmp_path / str(len(wanted)), {}), time.monotonic() + 60, useful
+    )
+    own = {*parts, whole_name(parts)}
+    assert found.keys() & own == (own if wanted & {*parts} else set()) == {*asked} & own
 
 
 @pytest.mark.parametrize("how", [{}, {"mask": "keys"}, {"mask": "ends"}], ids=str)
@@ -187,7 +211,7 @@ def test_an_operator_of_three_nodes_is_asked_as_a_whole(how):
   assert whole.op_type == "Attention" and found[-1].weight_bytes == sum(n.weight_bytes for n in found[:-1])
   asked = {n.node.name: us for n, us in zip(found, (4.0, 1.0, 5.0, 20.0), strict=True)}
   by_part = lambda *us: dict(zip(parts, us, strict=True))  # noqa: E731
-  assert in_parts({**asked, "x": 1.0}, loaded) == {**by_part(8.0, 2.0, 10.0), "x": 1.0}
+  assert in_parts({**asked, "x": 1.0}, loaded, program) == {**by_part(8.0, 2.0, 10.0), "x": 1.0}
   del asked[parts[2]]
-  assert in_parts(asked, loaded) == by_part(4.0, 1.0, 15.0)
+  assert in_parts(asked, loaded, program) == by_part(4.0, 1.0, 15.0)
   assert distinct_nodes(loaded, program, ["x"]) == {}
