@@ -25,7 +25,7 @@ class PackedText(PackedOperand):
     """Where a row begins."""
     return self.view.address(index)
 
-  def declaration(self, name: str) -> tuple[str, str]:
+  def declaration(self) -> tuple[str, str]:
     """The type of a stage of one tile, and its own dimension."""
     if self.repeat == 1:
       return f"Lane<{self.view.tag}, {self.lane // 8}>", ""

@@ -69,7 +69,7 @@ class Ring:
     far = any(isinstance(view.stride(a), str) for a in lane & set(op.axes))
     return far or self._clamped(op)
 
-  def _tile_offset(self, op: BlockOp, indices: Sequence[str]) -> str:
+  def _tile_offset(self, indices: Sequence[str]) -> str:
     """Rows or columns from the lane's first tile to this one."""
     if len(indices) == 1:
       return times(indices[0], ROWS)
@@ -84,7 +84,7 @@ class Ring:
       tile = plan.grid.tile(axis, plan.extents)
       at[axis] = "0" if axis == plan.depth else first_of(tile)
       if axis in lane_axes:
-        inside = total("g", self._tile_offset(op, indices))
+        inside = total("g", self._tile_offset(indices))
         if self._clamped(op) and not tile.short:
           inside = f"at_most({inside}, {tile.tile - 1})"
         at[axis] = total(first_of(tile), inside)
@@ -134,7 +134,7 @@ class Ring:
       op = self._op(index)
       dims = subscript([str(count) for _, count in self.plan.tiles(op)])
       if packed := self.packed(index):
-        kind, own = packed.declaration(op.tensor)
+        kind, own = packed.declaration()
         self.writer.line(f"{kind} x{index}[{self.plan.stages}]{dims}{own};  // {op.tensor}")
         continue
       dims += subscript([str(self.plan.parts)]) if self.plan.parts > 1 else ""

@@ -63,7 +63,7 @@ _PLACES = {
 #: A collective -> the widest disagreement that a condition around it may have.
 COLLECTIVES: dict[str, Spread] = {
   **dict.fromkeys(("cluster_arrive", "cluster_wait", "cluster_sync"), Spread.CLUSTER),
-  **dict.fromkeys(("sync_block", "sync_any", "block_reduce"), Spread.BLOCK),
+  **dict.fromkeys(("sync_block", "sync_any"), Spread.BLOCK),
   **dict.fromkeys(
     ("wgmma", "wgmma_fence", "wgmma_commit", "wgmma_wait", "registers_give", "registers_take"),
     Spread.WARPGROUP,

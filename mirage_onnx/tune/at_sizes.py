@@ -145,16 +145,6 @@ def best_at_sizes(
   return SearchResult(good, report), None, wins
 
 
-def point_times(
-  candidate: Candidate, points: Sequence[Sized], target: Target, runtime: Container[str]
-) -> tuple[PointTime, ...]:
-  """The times of a candidate at the points of an instance."""
-  return tuple(
-    PointTime(p.sizes, p.baseline_us, predicted_us(candidate, p.extents, target, runtime) or 0.0)
-    for p in points
-  )
-
-
 def _key(extents: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
   return tuple(sorted(extents.items()))
 

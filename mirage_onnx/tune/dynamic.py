@@ -14,14 +14,7 @@ from mirage_onnx.match.runtime_axes import at_sizes
 from mirage_onnx.superopt.renumber import KnownGraph, renumber
 from mirage_onnx.superopt.result import SearchBound, SearchResult, Verified
 from mirage_onnx.target import Target
-from mirage_onnx.tune.at_sizes import (
-  Sized,
-  at_point,
-  best_at_sizes,
-  point_times,
-  predicted_us,
-  sized_instance,
-)
+from mirage_onnx.tune.at_sizes import PointTime, Sized, at_point, best_at_sizes, predicted_us, sized_instance
 from mirage_onnx.tune.declared_sizes import Declared, Sizes
 from mirage_onnx.tune.outcome import Outcome
 from mirage_onnx.tune.predict import refuse_result
@@ -93,10 +86,13 @@ class Dynamic:
     if not o.region.runtime or not o.result or not o.result.candidates:
       return o
     chosen = o.compiled.candidate if o.compiled else o.result.candidates[0].candidate
-    return replace(
-      o,
-      points=point_times(chosen, self._points(o.instances[0]), self._target, o.region.runtime),
+    points = tuple(
+      PointTime(
+        p.sizes, p.baseline_us, predicted_us(chosen, p.extents, self._target, o.region.runtime) or 0.0
+      )
+      for p in self._points(o.instances[0])
     )
+    return replace(o, points=points)
 
   def with_all_points(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """All of ``outcomes`` so; where that fails, it costs the region."""

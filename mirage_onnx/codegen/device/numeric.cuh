@@ -55,21 +55,6 @@ PTX_DEVICE float warp_reduce(float v) {
   return v;
 }
 
-// Over the block, the result in every thread. `scratch` has a float per warp and no other use
-// between the last barrier and this call's.
-template <class R, int Warps>
-PTX_DEVICE float block_reduce(float v, float* scratch) {
-  v = warp_reduce<R>(v);
-  if constexpr (Warps > 1) {
-    if (ptx::lane() == 0) scratch[ptx::warp()] = v;
-    ptx::sync_block();
-    v = scratch[0];
-#pragma unroll
-    for (int w = 1; w < Warps; ++w) v = R::combine(v, scratch[w]);
-  }
-  return v;
-}
-
 // Over `Parts` partial tiles that lie `Pitch` floats apart, at one place.
 template <class R, int Parts, int Pitch>
 PTX_DEVICE float parts_reduce(const float* part) {

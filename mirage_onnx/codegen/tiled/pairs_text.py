@@ -24,7 +24,7 @@ def pair(w: ValueWriter, index: int, form: Form, spot: Spot) -> str:
   op, own, lowering = w.ops[index], w.own(index), w.lowering
   home = lowering.tile_of(index, form)
   if home is not None:
-    return _in_tile_pair(w, lowering.tiles[home], form, own, spot)
+    return _in_tile_pair(lowering.tiles[home], form, own, spot)
   halves = [spot.half(e) for e in (0, 1)]
   if op.op == "load" and lowering.in_place(index, form):
     return _in_tensor(w, w.view(op.tensor), form, own, halves)
@@ -67,7 +67,7 @@ def _in_tensor(
   return f"({bits[0]}) | ({bits[1]}) << 16"
 
 
-def _in_tile_pair(w: ValueWriter, tile: SharedTile, form: Form, own: Mapping[str, Piece], spot: Spot) -> str:
+def _in_tile_pair(tile: SharedTile, form: Form, own: Mapping[str, Piece], spot: Spot) -> str:
   (deep,) = form.t
   bits = []
   together = tile.order[-1] == deep and deep.length % 2 == 0
