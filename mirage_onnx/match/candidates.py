@@ -170,6 +170,8 @@ def _variants(
   escaping = {tensor, *(o for _, o in outward if borders.is_natural(o))}
   # One kernel computes several outputs only over equal axes; others are regions of their own.
   own = graph.producer[tensor].outputs
+  if len(own) > 1:  # what only moves something (queries, keys and values apart) stays for its other readers
+    escaping -= {o for o in escaping - set(own) if graph.producer[o].name in graph.moves}
   if escaping <= set(own):
     escaping = {o for o in escaping if graph.program.numbers(o) == graph.program.numbers(tensor)}
   shapes = {graph.program.numbers(o) for o in escaping}
