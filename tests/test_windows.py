@@ -115,8 +115,27 @@ def test_onnxruntime_has_the_whole_in_a_race(batch):
       np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2e-3, atol=2e-3)
 
 
+@pytest.fixture
+def slow_products(monkeypatch):
+  """A prediction chooses what takes ONNX Runtime 300 us."""
+  floors = pipeline.with_floors
+
+  def timed(times, program, target):
+    own = {n.name: 300.0 if n.op_type == "MatMul" else 0.1 for n in program.nodes}
+    return {**floors(times, program, target), **own}
+
+  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
+  monkeypatch.setattr(pipeline, "with_floors", timed)
+
+
+def near(got, wants):
+  for y, want in zip(got, wants, strict=True):
+    assert y.shape == want.shape
+    np.testing.assert_allclose(y.astype(float), want.astype(float), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("searched_once")
+@pytest.mark.usefixtures("searched_once", "slow_products")
 @pytest.mark.parametrize(
   "how",
   [
@@ -128,16 +147,8 @@ def test_onnxruntime_has_the_whole_in_a_race(batch):
   ],
   ids=str,
 )
-def test_kernels_of_the_product(monkeypatch, how):
-  """A prediction chooses what takes ONNX Runtime 300 us; rows are put in order in front of it."""
-  floors = pipeline.with_floors
-
-  def timed(times, program, target):
-    own = {n.name: 300.0 if n.op_type == "MatMul" else 0.1 for n in program.nodes}
-    return {**floors(times, program, target), **own}
-
-  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
-  monkeypatch.setattr(pipeline, "with_floors", timed)
+def test_kernels_of_the_product(how):
+  """Rows are put in order in front of it."""
   model = patches(**{"image": (32, 32), "window": (8, 8), "columns": 64, "dtype": np.float16, **how})
   sizes = {"shapes": {"batch": [4]}} if "batch" in how else {}
   result = mirage_onnx.optimize(model, target="h100", workers=1, **sizes)
@@ -147,10 +158,46 @@ def test_kernels_of_the_product(monkeypatch, how):
   for batch in (2, 5, 0) if "batch" in how else (2,):
     values = feeds(model, np.random.default_rng(0))
     values = {n: np.resize(v, (batch, *v.shape[1:])) for n, v in values.items()}
-    (want,), (body,) = run_model(model, values), run_model(result.model, values)
-    (got,) = session.run(None, values)
-    for y in (got, body):
-      assert y.shape == want.shape
-      np.testing.assert_allclose(y.astype(float), want.astype(float), rtol=1e-2, atol=1e-2)
+    wants = run_model(model, values)
+    near(run_model(result.model, values), wants)
+    near(session.run(None, values), wants)
   counts = mirage_onnx.launches(session)
   assert counts and all(n >= 1 for n in counts.values())
+
+
+def of_a_run(net, x):
+  """Weights and bias are inputs."""
+  return [net.Conv(x, net.input(64, 3, 8, 8), net.input(64), strides=[8, 8])]
+
+
+def shared(net, x):
+  """Two have the same weights, and their results are one region's."""
+  w = net.weight(64, 3, 8, 8, scale=0.1)
+  return [net.Add(net.Conv(x, w, strides=[8, 8]), net.Conv(net.Tanh(x), w, strides=[8, 8]))]
+
+
+def read_twice(net, x):
+  y = net.Conv(x, net.weight(64, 3, 8, 8, scale=0.1), strides=[8, 8])
+  return [y, net.Tanh(y)]
+
+
+def chain(net, x):
+  """The first product writes the rows of the second."""
+  y = net.Relu(net.Conv(x, net.weight(64, 3, 4, 4, scale=0.1), strides=[4, 4]))
+  return [net.Conv(y, net.weight(128, 64, 2, 2, scale=0.05), strides=[2, 2])]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("searched_once", "slow_products")
+@pytest.mark.parametrize("made", [of_a_run, shared, read_twice, chain])
+def test_kernels_among_others(net, made):
+  model = net.model(*made(net, net.input(2, 3, 32, 32)))
+  result = mirage_onnx.optimize(model, target="h100", workers=1)
+  ops = [n.op_type for n in result.model.graph.node]
+  assert not {"Conv", "MatMul"} & {*ops} and ops.count("MuGraph_0") == 1
+  assert ops.count("Transpose") == (2 if made is shared else 1)
+  values = feeds(model, np.random.default_rng(0))
+  wants = run_model(model, values)
+  near(run_model(result.model, values), wants)
+  session = mirage_onnx.InferenceSession(result.model.SerializeToString(), emulate=True)
+  near(session.run(None, values), wants)
