@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from protos import new_node
 
 import mirage_onnx
-from mirage_onnx.importer import load_model
+from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.ir import DType
 
 MS = "com.microsoft"
@@ -54,6 +54,16 @@ def test_product_with_a_matrix_of_few_bits(shape):
   found = load_model(model).tensors["y"]
   assert found.dtype is DType.F32
   assert found.shape == runtime_shape(model, x=np.ones(shape, np.float32)) == (*shape[:-1], N)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_a_table_of_few_bits_have_a_reason(bits):
+  """A step reads a row of it: of an embedding of genai's builder some KB of what is hundreds of MB."""
+  node, weights = table(bits)
+  model = built([node], {"i": (TensorProto.INT64, (1, 1))}, "e", weights)
+  (own,) = import_model(load_model(model)).nodes
+  assert own.barrier.code == "OP_FORM" and "rows of a packed table that a run picks" in own.barrier.reason
+  assert "OP_FORM" in str(mirage_onnx.explain(model, own.name))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
