@@ -2,12 +2,12 @@
 
     python3 bench/operator_times.py OUT.jsonl [--seconds 300] [--types fp16 bf16 fp32] [--kinds product ...]
 
-A line is a point: ``kind``, ``type``, ``sizes``, ``us``. Points that OUT has already are passed over, so the
-same command goes on; what cannot be run says why (``refused``). A time is that of a CUDA graph of several
-runs, without what a first kernel takes longer, over their number: the operator's part of a replayed model,
-its launch included. Activations are those of the run before, as in a model, and weights come from memory:
-each of the nodes of a product has its own, and a replay begins with an empty L2. Random data; ONNX Runtime's
-own optimizer as it comes.
+A line is a point: ``kind``, ``type``, ``sizes``, ``us``, below the facts of its run. Points that OUT has
+already are passed over, so the same command goes on; what cannot be run says why (``refused``). A time is
+that of a CUDA graph of several runs, without what a first kernel takes longer, over their number: the
+operator's part of a replayed model, its launch included. Activations are those of the run before, as in a
+model, and weights come from memory: each of the nodes of a product has its own, and a replay begins with an
+empty L2. Random data; ONNX Runtime's own optimizer as it comes.
 ``python bench/operator_table.py`` makes the tables of ``mirage_onnx/targets/tables`` of it.
 """
 
@@ -332,8 +332,8 @@ def main():
 
   from mirage_onnx.superopt.cache_folders import cache_folder
 
-  if not lines:
-    o.out.write_text(json.dumps(facts()) + "\n")
+  with o.out.open("a") as file:  # above the points of every run
+    file.write(json.dumps(facts()) + "\n")
   with tempfile.TemporaryDirectory() as folder:
     locks = cache_folder("locks") or Path(folder)  # that of every optimize beside it
     made = get_context("spawn")
@@ -342,7 +342,7 @@ def main():
       p.start()
     for p in processes:
       p.join()
-  done = len(o.out.read_text().splitlines()) - max(1, len(lines))
+  done = len(o.out.read_text().splitlines()) - len(lines) - 1
   print(f"{done} of {len(todo)} points", flush=True)
   return 0 if done == len(todo) else 1
 

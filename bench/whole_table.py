@@ -3,10 +3,10 @@
     python bench/whole_table.py [WHOLE.jsonl ...] [--check]
 
 Takes the lines of the given files into bench/results/GPU/whole.jsonl, each instead of an earlier one of the
-same model and target, and writes the tables (one a GPU, the newest record first) between the markers of the
-page. A line that failed takes the place of none that did not. How far predictions are off is what
-bench/predictions.py says (``predictions.json``: with the tables of now). --check: writes nothing, exit 1 if
-the page is not what the records give.
+same model and target (those of bench/whole_peers.py into whole_peers.jsonl beside it), and writes the tables
+(one a GPU, the newest record first) between the markers of the page. A line that failed takes the place of
+none that did not. How far predictions are off is what bench/predictions.py says (``predictions.json``: with
+the tables of now). --check: writes nothing, exit 1 if the page is not what the records give.
 """
 
 import argparse
@@ -24,6 +24,10 @@ BEGIN, END = "<!-- whole: python bench/whole_table.py -->", "<!-- end of whole -
 FOLDERS = {"NVIDIA H200": "h200", "NVIDIA H100": "h100"}
 #: Since then nothing is contracted to fused multiply-adds (commit 5482d51).
 UNCONTRACTED = "2026-11-25T12:26:58+00:00"
+#: Arms of bench/whole_peers.py -> their columns.
+PEERS = {"fused": "fused operators", "compiled": "torch.compile"}
+#: The records of a GPU's folder: of whole.py, and of whole_peers.py.
+RECORDS = ("whole.jsonl", "whole_peers.jsonl")
 HEAD = (
   "model",
   "onnxruntime",
@@ -31,6 +35,7 @@ HEAD = (
   "speedup",
   "measured",
   "speedup",
+  *PEERS.values(),
   "prediction off by",
   "optimized in",
   "again in",
@@ -91,8 +96,8 @@ def _is_of(line, prediction):
 
 def table(rows, off=None):
   """The lines of one GPU's table; ``off``: as of ``predicted_off``."""
-  models = {}
-  for row in rows:
+  models, peers = {}, {(r["model"], r["target"]): r for r in rows if r["target"] in PEERS}
+  for row in (r for r in rows if r["target"] not in PEERS):
     models.setdefault(row["model"], {})["measured" if row["target"] == "local" else "predicted"] = row
   lines = ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
   for model, arms in models.items():
@@ -101,6 +106,7 @@ def table(rows, off=None):
     cells = [model, original]
     for arm in ("predicted", "measured"):
       cells += [_time(arms.get(arm)), _ratio(arms.get(arm))]
+    cells += [_peer(peers.get((model, arm))) for arm in PEERS]
     cells += [_error(arms, (off or {}).get((_folder(newest), model))), _seconds(arms), _again(arms)]
     lines.append("| " + " | ".join(cells) + " |")
   return lines
@@ -121,6 +127,15 @@ def _ratio(row):
   if not row["custom_nodes"]:
     return "1 (as it was)"
   return f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _peer(row):
+  """Microseconds and the speedup over onnxruntime in the same run; ``ops``: what was fused."""
+  if row is None:
+    return "-"
+  if "ratio" not in row:
+    return "failed" if row.get("ops", True) else "nothing fused"
+  return f"{row['us']:.0f} ({row['ratio']:.2f})"
 
 
 def _folder(row):
@@ -200,8 +215,8 @@ def main():
   parser.add_argument("files", nargs="*", type=Path)
   parser.add_argument("--check", action="store_true")
   options = parser.parse_args()
-  records = {f: p for f in FOLDERS.values() if (p := RESULTS / f / "whole.jsonl").is_file()}
-  rows = {folder: read(path) for folder, path in records.items()}
+  records = {f: [p for n in RECORDS if (p := RESULTS / f / n).is_file()] for f in FOLDERS.values()}
+  rows = {folder: [r for path in paths for r in read(path)] for folder, paths in records.items() if paths}
   for row in (r for path in options.files for r in read(path)):
     rows.setdefault(folder_of(row), []).append(row)
   rows = {folder: merged(some) for folder, some in rows.items()}
@@ -214,8 +229,10 @@ def main():
   if options.files:
     for folder, some in rows.items():
       (RESULTS / folder).mkdir(parents=True, exist_ok=True)
-      text = "".join(json.dumps(r) + "\n" for r in some)
-      (RESULTS / folder / "whole.jsonl").write_text(text, encoding="utf-8")
+      for name, peers in zip(RECORDS, (False, True), strict=True):
+        text = "".join(json.dumps(r) + "\n" for r in some if (r["target"] in PEERS) == peers)
+        if text:
+          (RESULTS / folder / name).write_text(text, encoding="utf-8")
   return 0
 
 

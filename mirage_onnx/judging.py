@@ -20,7 +20,7 @@ from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.tune.dynamic import Dynamic
 from mirage_onnx.tune.instances import with_right_terms
 from mirage_onnx.tune.outcome import Outcome
-from mirage_onnx.tune.predict import as_expected, refuse_result
+from mirage_onnx.tune.predict import as_expected, as_half_full, refuse_result
 from mirage_onnx.tune.search_order import search_order
 from mirage_onnx.verify.instance_checks import Scales, unlike
 from mirage_onnx.verify.term_checks import TermChecks
@@ -46,7 +46,7 @@ class Judge:
     if o.region.runtime:
       return self.dynamic.judged(o, r)
     # What tiled kernels take is known so roughly that only a measurement can refuse them.
-    r = r if self.timed else as_expected(o.region, r, setting.target)
+    r = (as_half_full if self.timed else as_expected)(o.region, r, setting.target)
     doubted = 1.0
     if r.candidates and not self.timed and self.margin >= 0:
       doubted = doubt(o.region, r.candidates[0].candidate, setting.target)

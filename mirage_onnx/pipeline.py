@@ -169,7 +169,8 @@ def run(loaded: LoadedModel, options: Options, emit: events.Emit = events.silent
       from mirage_onnx.tune.node_times import timed_beside
 
       nodes_of = lambda found: {n for c in found.candidates for n in c.nodes}  # noqa: E731
-      asked, until = {n for n, us in node_us.items() if us}, time.monotonic() + NODES_SHARE * options.budget_s
+      asked = {n.name for n in typical.nodes if node_us.get(n.name) != 0.0}  # what tables do not know, too
+      until = time.monotonic() + NODES_SHARE * options.budget_s
       matches, us = timed_beside(find, nodes_of, loaded, typical, asked, options.target, until=until)
       node_us |= us
     else:

@@ -7,7 +7,6 @@ from mirage_onnx.codegen.epilogue import Epilogue
 from mirage_onnx.codegen.grid_text import declare_firsts
 from mirage_onnx.codegen.loads import parameters
 from mirage_onnx.codegen.loop import LoopEmitter
-from mirage_onnx.codegen.row import emit_row
 from mirage_onnx.codegen.rules import broken_rules
 from mirage_onnx.codegen.source import KernelSource, Writer
 from mirage_onnx.codegen.tiled.kernel import emit_tiled
@@ -16,11 +15,11 @@ from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
 from mirage_onnx.lower.choice import lowered
 from mirage_onnx.lower.read_ahead import reads_ahead
-from mirage_onnx.lower.row_graph import RowPlan
 from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.lower.stream_graph import StreamedPlan
 from mirage_onnx.lower.tensor_view import kernel_axes, touched_bytes
 from mirage_onnx.lower.thread_graph import ThreadGraph
+from mirage_onnx.lower.tiled_graph import TiledPlan
 from mirage_onnx.target import Target
 
 #: A kernel that moves so much is not launched before the one in front of it has ended, unless it reads
@@ -60,7 +59,8 @@ def emit_kernel(
   if broken := broken_rules(source.text):
     raise RejectionError("EMIT_RULE", f"{kernel.name}, {broken[0]}")
   small = touched_bytes(graph, kernel, extents) < MOST_EARLY_BYTES
-  small |= isinstance(threads.plan, RowPlan) and threads.plan.update is not None
+  if isinstance(threads.plan, TiledPlan):
+    small |= threads.plan.lowering.assignment.update is not None
   return replace(source, pdl=source.pdl and (small or reads_ahead(graph, kernel, extents)))
 
 
@@ -72,11 +72,8 @@ def text_of(
   Raises:
       RejectionError: EMIT_UNSUPPORTED, a number that no literal holds; LAYOUT, kernels that are not alike.
   """
-  match threads.plan:
-    case StreamedPlan():
-      return _streaming(threads, threads.plan, target)
-    case RowPlan():
-      return emit_row(threads, threads.plan, target)
+  if isinstance(threads.plan, StreamedPlan):
+    return _streaming(threads, threads.plan, target)
   return emit_tiled(threads, threads.plan, target, kernel, beside)
 
 

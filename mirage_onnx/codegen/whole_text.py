@@ -14,7 +14,7 @@ from mirage_onnx.lower.thread_graph import ThreadGraph
 from mirage_onnx.target import Target
 
 #: Raised with every change of the generated text or of the device headers: part of cache keys.
-GENERATOR_VERSION = 16
+GENERATOR_VERSION = 17
 
 HEADERS = ("ptx.cuh", "vector.cuh", "fragment.cuh", "numeric.cuh")
 #: Of kernels with packed weights.

@@ -17,8 +17,7 @@ from mirage_onnx.ir.ugraph import BlockOp
 from mirage_onnx.lower import steps as do
 from mirage_onnx.lower.feed import Feed
 from mirage_onnx.lower.forms import Form, Side
-from mirage_onnx.lower.issued import in_pairs, pair_together
-from mirage_onnx.lower.row_graph import RowPlan
+from mirage_onnx.lower.issued import in_pairs, in_vectors, pair_together
 from mirage_onnx.lower.shared import SharedTile, in_chunks
 from mirage_onnx.lower.sizes import is_runtime
 from mirage_onnx.lower.stream_graph import StreamedPlan
@@ -108,14 +107,11 @@ def counts_of(threads: ThreadGraph) -> BlockCounts:
   """The counts of a block with the sizes that the kernel was lowered for."""
   found = BlockCounts(prod(threads.grid.launch), threads.params.warps, threads.iterations, threads.stages)
   found.smem_bytes, found.held = threads.smem_bytes, threads.live
-  match threads.plan:
-    case StreamedPlan():
-      _streaming(threads, threads.plan, found)
-    case RowPlan():
-      _row(threads, threads.plan, found)
-    case _:
-      _Tiled(threads, threads.plan, found).count()
-      found.loaded_bytes -= _copied_by_others(threads, threads.plan)
+  if isinstance(threads.plan, StreamedPlan):
+    _streaming(threads, threads.plan, found)
+  else:
+    _Tiled(threads, threads.plan, found).count()
+    found.loaded_bytes -= _copied_by_others(threads, threads.plan)
   return found
 
 
@@ -127,38 +123,6 @@ def _copied_by_others(threads: ThreadGraph, plan: TiledPlan) -> float:
     size = tile.elements * tile.dtype.size_bytes * threads.iterations
     spared += size * (1 - 1 / threads.sharing) if fed.shared else 0.0
   return spared
-
-
-def _row(threads: ThreadGraph, plan: RowPlan, found: BlockCounts) -> None:
-  ops, every = threads.kernel.ops, threads.threads
-  own = plan.count * plan.width
-  for step in threads.steps.before + threads.steps.after:
-    match step:
-      case do.Fetch():
-        size, together, wide = _row_access(threads, plan, ops[step.index].tensor)
-        found.load(own * every if wide else every, size, together)
-      case do.ThreadRun():
-        elements = own if plan.axis in ops[step.index].axes else 1
-        found.run((ops[i] for i in step.ops), elements * every)
-      case do.Fold():
-        found.lanes += (own + 5) * every
-        found.folds += 1
-        found.barriers += 0 if plan.packed else 2
-      case do.Store():
-        size, together, wide = _row_access(threads, plan, threads.kernel.saves[step.index].tensor)
-        found.store(own * every if wide else every / plan.threads, size, together)
-  found.trips = 1 + bool(threads.steps.before)
-
-
-def _row_access(threads: ThreadGraph, plan: RowPlan, name: str) -> tuple[float, int, bool]:
-  """(bytes that an element moves, elements of an instruction, whether the tensor has the row)."""
-  tensor = threads.graph.tensor(name)
-  wide, view = plan.axis in tensor.axes, TensorView.of(tensor, threads.extents)
-  if not wide:
-    return tensor.dtype.size_bytes, 1, False
-  apart = view.is_picked(plan.axis) or view.stride(plan.axis) != 1
-  size = SECTOR_BYTES if apart else tensor.dtype.size_bytes
-  return size, plan.width if view.together(plan.axis, plan.width) else 1, True
 
 
 def _streaming(threads: ThreadGraph, streamed: StreamedPlan, found: BlockCounts) -> None:
@@ -233,6 +197,8 @@ class _Tiled:
     ring = (lowering.tiles[lowering.homes[i]] for i in lowering.ring)
     for index, tile in zip(lowering.ring, ring, strict=True):
       self._copied(index, tile, iterations)
+    if lowering.warps.in_rows:  # whose loads are all under way together
+      found.trips = 1 + bool(before)
     if lowering.ring:
       found.trips += max(1, iterations / max(1, lowering.stages - 1))
 
@@ -255,7 +221,8 @@ class _Tiled:
     match step:
       case do.Fetch():
         elements = often * self._elements(step.to.form)
-        found.load(elements, ops[step.index].dtype.bits / 8, 1 + in_pairs(lowering, step.to))
+        together = self._together(ops[step.index].tensor, step.to.form) or 1 + in_pairs(lowering, step.to)
+        found.load(elements, ops[step.index].dtype.bits / 8, together)
         found.trips += often
         found.lanes += elements
       case do.Copy():
@@ -298,9 +265,15 @@ class _Tiled:
         form, own = lowering.save_form(save.arg), lowering.assignment.own(save.arg).values()
         elements, size = often * self._elements(form), lowering.tensors[save.tensor].dtype.size_bytes
         found.lanes += elements
-        found.store(elements, size)
+        found.store(elements, size, self._together(save.tensor, form) or 1)
         run = self._run(save.tensor, form)
         found.partial += often * prod(p.length for p in own) / run * (run * size < SECTOR_BYTES)
+
+  def _together(self, name: str, form: Form) -> int:
+    """Neighbours of a row in one instruction of a lane; 0: no vector."""
+    lowering = self.plan.lowering
+    view = TensorView.of(lowering.tensors[name], lowering.extents, packed=True)
+    return form.lanes.pack if in_vectors(lowering, view, form) else 0
 
   def _run(self, name: str, form: Form) -> int:
     """Neighbours in memory that one instruction of a warp has of a tensor."""

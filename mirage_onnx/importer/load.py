@@ -28,6 +28,7 @@ from mirage_onnx.importer.opening import Flat, opened
 from mirage_onnx.importer.parsing import parse_model
 from mirage_onnx.importer.section_types import Scope
 from mirage_onnx.importer.split_caches import split_caches
+from mirage_onnx.importer.split_norms import split_norms
 from mirage_onnx.importer.split_projections import split_projections
 from mirage_onnx.importer.split_windows import split_windows
 from mirage_onnx.importer.steps_apart import steps_apart
@@ -133,7 +134,8 @@ def load_model(
   if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
     raise MirageError("NOT_ONNX", f"{what} has no graph")
   given, proto = proto, without_old_inputs(proto)
-  proto = split_projections(split_caches(proto if steps is None else steps_apart(proto, steps)))
+  proto = split_caches(proto if steps is None else steps_apart(proto, steps))
+  proto = split_norms(split_projections(proto))
   graph = proto.graph
   check_text(graph)
   check_functions(proto)

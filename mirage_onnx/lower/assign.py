@@ -14,14 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir.block_ops import ACCUMULATORS, CLUSTER, LEAVES, REDUCTIONS, RUNNING
+from mirage_onnx.ir.dtype import DType
+from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.ir.ugraph import BlockOp, Kernel, Phase
-from mirage_onnx.lower.forms import MMA, Form, Side, Warps, vector
+from mirage_onnx.lower.forms import MMA, Form, Geometry, Side, Warps, vector
+from mirage_onnx.lower.in_place import InPlace
 from mirage_onnx.lower.min_sum import MinSum, minimise
 from mirage_onnx.lower.pieces import Piece, Pieces
 
+#: Lanes that may have a row, and neighbours of it in a lane, the best first; elements of a row in a lane.
+LANES, WIDTHS, _MOST_OF_ROW = (1, 2, 4, 8, 16, 32), (8, 4, 2, 1), 64
 MOVE, LOOP_WEIGHT, _NEVER = 10_000, 8, 1_000_000_000
 #: Ops that leave a value where it lies.
 KEEPS = ACCUMULATORS | RUNNING | CLUSTER
@@ -70,13 +76,17 @@ def folded(form: Form, gone: set[Piece]) -> Form | None:
 
 @dataclass(slots=True)
 class Assignment:
-  """Forms of values and products by index. A load has none: it is read as it is needed."""
+  """Forms of values and products by index. A load has none: it is read as it is needed.
+
+  ``update``: outputs in the memory of inputs, then what says whether anything changes comes first.
+  """
 
   kernel: Kernel
   pieces: Pieces
   needed: frozenset[int]
   products: dict[int, ProductForms]
   frames: tuple[Form, ...] = ()
+  update: InPlace | None = None
 
   @classmethod
   def of(cls, kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Assignment:
@@ -175,6 +185,30 @@ def vector_frames(kernel: Kernel, pieces: Pieces, needed: frozenset[int]) -> Ite
       yield Form(vector(1), g, (t,), ())
   if not every:
     yield Form(MMA, (), (), ())
+
+
+def row_frame(kernel: Kernel, pieces: Pieces, needed: frozenset[int], warps: int) -> Form | None:
+  """The frame of a kernel whose block has rows of one axis, if the warps share them out; else None.
+
+  A thread has vectors of up to eight neighbours; short rows share a warp.
+  """
+  inside = {a for op in kernel.ops for a in op.axes if a not in kernel.grid}
+  every = {p for i in needed for p in pieces.of_value[i].values()}
+  rows = tuple(p for p in every if p.axis not in inside and p.length > 1)
+  (row, *others) = [p for p in every if p.axis in inside] or (None,)
+  threads, rest = divmod(32 * warps, prod(p.length for p in rows))
+  sums = all(o.dtype is DType.F32 for o in kernel.ops if o.op in REDUCTIONS)
+  plain = all(o.op in LEAVES | REDUCTIONS or is_elementwise(o.op) for o in kernel.ops)
+  shorter = any(a.tile < t for a, t in zip(pieces.grid.axes, pieces.params.tile, strict=True))
+  if kernel.loop is not None or pieces.params.cluster > 1 or shorter or not (sums and plain):
+    return None
+  if row is None or others or len(rows) > 1 or rest or (rows and threads not in LANES):
+    return None
+  width = next(w for w in WIDTHS if row.length % w == 0 and (w == 1 or 2 * row.length >= w * threads))
+  if -(-row.length // (threads * width)) * width > _MOST_OF_ROW:
+    return None
+  lanes = min(32, threads)
+  return Form(Geometry(32 // lanes, lanes, width), rows, (row,), ())
 
 
 def partial_folds(

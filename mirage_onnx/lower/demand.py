@@ -99,5 +99,5 @@ class Demand(Lowered):
 
   def exchange(self, name: str, form: Form) -> None:
     """A tile with a slot per register of a form and thread."""
-    slots = prod(self.warps.shape(form)) * 32 * self.warps.total
+    slots = prod(self.warps.shape(form)) * self.warps.slots * self.warps.total
     self.tiles[name] = SharedTile(name, DType.F32, (), slots=slots)

@@ -91,12 +91,14 @@ def length(side: Side) -> int:
 class Warps:
   """How the warps of a block share out sides: a digit of the warp number per side.
 
-  ``even``: sides that a contraction takes 16 elements of at a time, rows or depth.
+  ``even``: sides that a contraction takes 16 elements of at a time, rows or depth. ``in_rows``: threads have
+  vectors of one axis, in few rows or one, and load them before all else; warps take turns at a side's tiles.
   """
 
   digits: tuple[tuple[Side, int], ...]
   total: int
   even: frozenset[Side] = frozenset()
+  in_rows: bool = False
 
   def count(self, side: Side) -> int:
     """Into how many parts the warps cut a side."""
@@ -106,6 +108,11 @@ class Warps:
   def spare(self) -> int:
     """Warps that do the same as others."""
     return self.total // prod(count for _, count in self.digits)
+
+  @property
+  def slots(self) -> int:
+    """Of a warp in shared memory, for a part of a sum: one a lane, where lanes may have other parts."""
+    return 1 if self.in_rows else 32
 
   def tiles(self, side: Side, tile: int) -> int:
     """Tiles of ``tile`` elements that one warp has of a side."""

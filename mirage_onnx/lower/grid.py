@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirage_onnx.errors import RejectionError
-from mirage_onnx.ir.ugraph import Kernel, KernelParams, UGraph
+from mirage_onnx.ir.ugraph import Kernel, KernelParams, KTensor, UGraph
 from mirage_onnx.lower.sizes import Count, count, is_runtime
 from mirage_onnx.target import Target
 
@@ -145,8 +145,14 @@ def check_maps(graph: UGraph, kernel: Kernel) -> None:
           EMIT_UNSUPPORTED, as ``check_types``.
   """
   check_types(graph, kernel)
+  if name := whole_in({t.name: t for t in graph.tensors}, kernel):
+    raise RejectionError("LAYOUT", f"{name} has a grid axis but the grid does not split it")
+
+
+def whole_in(tensors: Mapping[str, KTensor], kernel: Kernel) -> str:
+  """The tensor in which an axis of the grid is whole, or is one of its parts; else nothing."""
   for name, maps in [(o.tensor, o.imap) for o in kernel.loads] + [(s.tensor, s.omap) for s in kernel.saves]:
-    axes = graph.tensor(name).axes
     for axis, mapped in zip(kernel.grid, maps, strict=False):
-      if mapped not in (None, axis) or (axis in axes and mapped is None):
-        raise RejectionError("LAYOUT", f"{name} has the grid axis {axis} but the grid does not split it")
+      if mapped not in (None, axis) or (axis in tensors[name].axes and mapped is None):
+        return name
+  return ""

@@ -7,10 +7,14 @@ same place, nothing is to be done where c is 0 and the addresses are equal; else
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from mirage_onnx.ir import BlockOp, Kernel, KTensor, UGraph
 from mirage_onnx.ir.functions import is_elementwise
 from mirage_onnx.lower.dataflow import behind_casts, made_of
+from mirage_onnx.lower.grid import Grid
+from mirage_onnx.lower.sizes import LaunchSizes
+from mirage_onnx.target import Target
 
 #: Blocks of an update on a multiprocessor: mostly they have nothing to do; where they have,
 #: so many have bytes enough under way.
@@ -32,6 +36,16 @@ class InPlace:
   def tensors(self) -> frozenset[str]:
     """Whose addresses may be equal."""
     return frozenset(name for pair in self.pairs for name in pair)
+
+
+def turns_of(grid: Grid, axis: str, extents: Mapping[str, int], target: Target) -> int:
+  """How many tiles of its rows a block of an update looks at: mostly there is nothing to be done in them.
+
+  Of a cache with room for 8192 rows the two kernels that write one took 9 us on an H100, a tile a block.
+  """
+  sizes = extents.extents if isinstance(extents, LaunchSizes) else extents
+  tiles = {a.axis: -(-sizes[a.axis] // a.tile) for a in grid.axes}
+  return max(1, min(prod(tiles.values()) // (UPDATING * target.multiprocessors), tiles[axis]))
 
 
 def update_of(graph: UGraph, kernel: Kernel) -> InPlace | None:

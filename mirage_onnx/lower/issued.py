@@ -61,6 +61,13 @@ def pair_together(lowering: Lowered, view: TensorView, own: Mapping[str, Piece],
   return lowering.extents[p.axis] % 2 == 0 and view.together(p.axis, 2)
 
 
+def in_vectors(lowering: Lowered, view: TensorView, form: Form) -> bool:
+  """Whether the neighbours of a row that a lane has are one vector in memory."""
+  if not lowering.warps.in_rows or not form.t or form.lanes.pack == 1 or view.tensor.places:
+    return False
+  return view.together(form.t[0].axis, form.lanes.pack)
+
+
 def in_pairs(lowering: Lowered, held: Held) -> bool:
   """Whether a load to these registers takes two neighbours at a time."""
   op, own = lowering.ops[held.index], lowering.own(held.index)

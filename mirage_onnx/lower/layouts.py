@@ -55,7 +55,11 @@ def lay_out(kernel: Kernel, tensors: Mapping[str, KTensor], *, general: bool = T
       raise
     return Laid(Family.TILED, *lay_out_tiled(kernel, tensors))
   fragments = (Layout.A_FRAG, Layout.B_FRAG)
-  if any(o.tensor in few_bits and o.layout not in fragments for o in laid.ops):
+  crossed = (o for o in laid.ops if o.op != "matmul" and o.layout is Layout.A_FRAG)
+  # A sum of products beside a contraction has no text, and such programs hid those with two contractions.
+  if any(o.tensor in few_bits and o.layout not in fragments for o in laid.ops) or (
+    few_bits and any(laid.ops[a].layout is Layout.B_FRAG for o in crossed for a in o.args)
+  ):
     raise _refuse("weights of few bits are operands of contractions in a loop")
   return laid
 

@@ -66,10 +66,31 @@ class Lowering(Demand):
     for number, save in enumerate(self.kernel.saves):
       touched = self.need(save.arg, self.save_form(save.arg), "after")
       self.after.append(do.Store(number, touched=touched))
+    if self.warps.in_rows:
+      order = {do.Fetch: 0, do.Store: 2}
+      self.after.sort(key=lambda s: (order.get(type(s), 1), s.index))
+    if update := self.assignment.update:
+      first = [s for s in self.after if s.index in update.early and not isinstance(s, do.Store)]
+      self.before, self.after = first, [s for s in self.after if s not in first]
+    if self.warps.in_rows:
+      self.before, self.after = self._together(self.before), self._together(self.after)
     inside = [s.index for s in self.body if isinstance(s, do.Contract)]
     self.inside, self.under_way, self.late = frozenset(inside), self._under_way(inside), self._late(inside)
     body = [do.Advance(-1), *self.body] if self.ring else self.body
     return ThreadSteps(tuple(self.before), tuple(body), tuple(self.after))
+
+  def _together(self, steps: Sequence[do.ThreadStep]) -> list[do.ThreadStep]:
+    """Neighbouring elementwise steps as one, where a lane has as many elements of each: its part of a row."""
+    found: list[do.ThreadStep] = []
+    for step in steps:
+      last = found[-1] if found else None
+      if isinstance(step, do.ThreadRun) and isinstance(last, do.ThreadRun) and step.form.t == last.form.t:
+        ops = last.ops + step.ops
+        form = self.assignment.frames[0].of(p for i in ops for p in self.own(i).values())
+        found[-1] = do.ThreadRun(step.index, ops, form)
+      else:
+        found.append(step)
+    return found
 
   def _under_way(self, inside: Sequence[int]) -> frozenset[int]:
     """The contractions of the loop, if they are all by wgmma, and it need not wait for them.
@@ -114,7 +135,7 @@ class Lowering(Demand):
     """Constants stand where they are used; the running value keeps what it was."""
 
   def _load(self, index: int) -> None:
-    if index in self.computed:
+    if index in self.computed or self.warps.in_rows:
       return
     op = self.ops[index]
     scattered = op.dtype is DType.BOOL  # a byte at a time, which no copy is faster at
@@ -240,7 +261,8 @@ class Lowering(Demand):
   def _complete(self, index: int, run: str) -> None:
     parts = self.parts.pop(index, Parts())
     if parts.masks:
-      self.steps(run).append(do.Meet(index, parts.masks))
+      masks = parts.masks[::-1] if self.warps.in_rows else parts.masks
+      self.steps(run).append(do.Meet(index, masks))
     for number, side in enumerate(parts.sides):
       name = f"m{index}_{number}"
       self.exchange(name, self.forms[index])

@@ -12,8 +12,10 @@ from math import prod
 
 from mirage_onnx.ir.block_ops import ACCUMULATORS, REDUCTIONS
 from mirage_onnx.ir.ugraph import KTensor, Phase
-from mirage_onnx.lower.assign import Assignment, partial_folds, vector_frames
+from mirage_onnx.lower.assign import Assignment, partial_folds, row_frame, vector_frames
 from mirage_onnx.lower.forms import MMA, Form, Side, Warps, length
+from mirage_onnx.lower.grid import whole_in
+from mirage_onnx.lower.in_place import update_in
 from mirage_onnx.lower.pieces import Piece
 
 #: Lane operations that a meeting of warps costs, that one value through shared memory costs, and
@@ -45,6 +47,11 @@ def _vector_ways(assignment: Assignment, warps: int, tensors: Mapping[str, KTens
   """Of a kernel without contractions: every frame with its best split."""
   kernel, pieces, needed = assignment.kernel, assignment.pieces, assignment.needed
   found: list[Way] = []
+  row = None if whole_in(tensors, kernel) else row_frame(kernel, pieces, needed, warps)
+  if row:
+    framed = replace(assignment, frames=(row,), update=update_in(tensors, kernel))
+    forms = {i: row.of(assignment.own(i).values()) for i in assignment.values()}
+    return [(0, framed, forms, Warps(((row.g or row.t, warps),) if warps > 1 else (), warps, in_rows=True))]
   number: dict[tuple[Piece, ...], int] = {}  # values over the same pieces lie alike
   over = {i: number.setdefault(tuple(assignment.own(i).values()), len(number)) for i in assignment.values()}
   for frame in vector_frames(kernel, pieces, needed):

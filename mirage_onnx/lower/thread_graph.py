@@ -1,7 +1,7 @@
 """What the threads of a block do: all that the text and the time of a kernel follow from.
 
-Every kernel has one, whatever its values lie in: tiles and fragments (``tiled_graph.py``), a ring of
-registers in each warp (``stream_graph.py``), or vectors of one row (``row_graph.py``). These are ``plan``.
+Every kernel has one, whatever its values lie in: tiles, fragments and vectors of rows (``tiled_graph.py``),
+or a ring of registers in each warp (``stream_graph.py``). These are ``plan``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from mirage_onnx.lower.steps import ThreadSteps
 if TYPE_CHECKING:
   from mirage_onnx.lower.feed import Feed
   from mirage_onnx.lower.ring_feed import RingFeed
-  from mirage_onnx.lower.row_graph import RowPlan
   from mirage_onnx.lower.stream_graph import StreamedPlan
   from mirage_onnx.lower.tiled_graph import TiledPlan
 
@@ -40,7 +39,7 @@ class ThreadGraph:
   params: KernelParams
   extents: Mapping[str, int]
   grid: Grid
-  plan: TiledPlan | StreamedPlan | RowPlan
+  plan: TiledPlan | StreamedPlan
   steps: ThreadSteps
   smem_bytes: int
   iterations: int = 1

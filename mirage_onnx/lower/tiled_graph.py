@@ -15,12 +15,14 @@ from mirage_onnx.lower.dataflow import needed_values
 from mirage_onnx.lower.feed import Feed, barrier_bytes, blocks_of, feed_of
 from mirage_onnx.lower.forms import Warps
 from mirage_onnx.lower.grid import Grid, check_types
+from mirage_onnx.lower.in_place import turns_of
 from mirage_onnx.lower.issued import Issued
 from mirage_onnx.lower.live import most_live
 from mirage_onnx.lower.lowered import MOST_FETCHED, MOST_FETCHED_FED, Lowered
 from mirage_onnx.lower.lowering import Lowering
 from mirage_onnx.lower.near import with_near
 from mirage_onnx.lower.pieces import Pieces
+from mirage_onnx.lower.read_ahead import reads_ahead
 from mirage_onnx.lower.ring_feed import RingFeed, ring_barrier_bytes, ring_feed
 from mirage_onnx.lower.share import ways
 from mirage_onnx.lower.sizes import MOST_AT_RUNTIME, is_runtime
@@ -57,7 +59,7 @@ class TiledPlan:
   ``pieces``: what a block, a rank and an iteration have of each value; ``lowering``: how values lie in
   registers, what is in shared tiles, in the ring, on tensor cores; ``memory``: the steps in order, with
   barriers, and the places of the tiles; ``issued``: loads that begin early. ``unseen``: what of the loop need
-  not be done, mostly.
+  not be done, mostly. ``turns``: how many tiles of its rows a block of an update looks at.
   """
 
   pieces: Pieces
@@ -66,6 +68,7 @@ class TiledPlan:
   memory: MemoryPlan
   issued: Issued
   unseen: Unseen | None = None
+  turns: int = 1
 
 
 def tiled_graph(
@@ -79,10 +82,14 @@ def tiled_graph(
   """
   plan, live = _laid_out(graph, kernel, params, extents, target)
   grid = plan.pieces.grid
-  if kernels > 1 and (params.cluster > 1 or grid.tiles):
+  if kernels > 1 and (params.cluster > 1 or grid.tiles or plan.lowering.assignment.update):
     raise RejectionError("LAYOUT", f"{kernel.name} has ranks, or blocks that a launch counts, beside others")
   tiles = kernels * prod(grid.launch)
   feed: Feed | RingFeed | None = None
+  assignment = plan.lowering.assignment
+  if assignment.update and (rows := assignment.frames[0].g):
+    plan = replace(plan, turns=turns_of(grid, rows[0].axis, extents, target))
+    grid = grid.in_turns(rows[0].axis, plan.turns)
   size, blocks = plan.memory.size, 0
   if params.teams:
     size += _barriers(plan.lowering)
@@ -100,6 +107,7 @@ def tiled_graph(
   return ThreadGraph(
     graph, plan.pieces.kernel, params, extents, grid, plan, plan.memory.graph, size,
     plan.pieces.most_steps, plan.lowering.stages, live, standing=blocks, kernels=kernels, feed=feed,
+    ahead=plan.warps.in_rows and reads_ahead(graph, kernel, extents),
   )  # fmt: skip
 
 
@@ -156,7 +164,7 @@ def _laid_out(
         computed=computed_masks(kernel, tensors, extents) if own else {},
         most_fetched=MOST_FETCHED_FED if params.teams else MOST_FETCHED,
       )  # fmt: skip
-      plan = _best_held(partial(_plan, lower, pieces, params, target), 32 * warps.total)
+      plan = _best_held(partial(_plan, lower, pieces, params, target), 32 * warps.total, warps.in_rows)
     except RejectionError as error:
       refused = refused or error
       continue
@@ -171,8 +179,12 @@ def _laid_out(
   return best
 
 
-def _best_held(make: Callable[[int, float], tuple[TiledPlan, int]], threads: int) -> tuple[TiledPlan, int]:
+def _best_held(
+  make: Callable[[int, float], tuple[TiledPlan, int]], threads: int, in_rows: bool
+) -> tuple[TiledPlan, int]:
   """The plan with most computed values in registers that has room for them."""
+  if in_rows:  # which are short
+    return make(HELD[0], inf)
   for held in HELD[:-1]:
     with suppress(RejectionError):
       return make(held, min(_MOST_LIVE, _BLOCK_HOLDS // threads))

@@ -106,12 +106,12 @@ def find_candidates(
     for cut in (cut for cut in cuts[tensor] if not _is_trivial(graph, cut, bounds)):
       if found and (one or maker.work > most_work):
         break
-      for outputs in _variants(borders, tensor, cut, bounds):
+      outward = _outward(graph, cut.nodes)
+      for outputs in _variants(borders, tensor, cut, bounds, outward):
         key = (cut.nodes, outputs)
         if key in candidates or (only_viewed and len(outputs) == 1):
           continue
-        most = bounds.again_meeting if meets(graph, cut.nodes) else bounds.again
-        if _is_again(graph, cut, outputs, most):
+        if _is_again(graph, cut, outputs, bounds, outward):
           continue
         made = candidate(maker, cut.nodes, outputs)
         if isinstance(made, RegionCandidate):
@@ -146,21 +146,32 @@ def find_candidates(
   return Matches(tuple(candidates.values()), tuple(rejections))
 
 
-def _variants(borders: Borders, tensor: str, cut: Cut, limits: Limits) -> Iterator[frozenset[str]]:
+def _outward(graph: Graph, nodes: frozenset[str]) -> list[tuple[str, str]]:
+  """What others read of the results of ``nodes``, each behind the node that makes it."""
+  consumers, ends = graph.consumers, graph.outputs
+  return [
+    (n, o)
+    for n in nodes
+    for o in graph.node[n].outputs
+    if o in ends or not nodes.issuperset(consumers.get(o, ()))
+  ]
+
+
+def _variants(
+  borders: Borders, tensor: str, cut: Cut, limits: Limits, outward: Sequence[tuple[str, str]]
+) -> Iterator[frozenset[str]]:
   """Output sets of a cone: the tensor alone (the rest recomputed), or all that others read.
 
   Of an operator that yields tensors of other shapes (a cache beside what is attended) those alike.
+  ``outward``: as of ``_outward``.
   """
   graph = borders.graph
   yield frozenset({tensor})
-  escaping = {
-    o
-    for n in cut.nodes
-    for o in graph.node[n].outputs
-    if borders.is_natural(o) and (o in graph.outputs or not cut.nodes.issuperset(graph.consumers.get(o, ())))
-  } | {tensor}
+  escaping = {tensor, *(o for _, o in outward if borders.is_natural(o))}
   # One kernel computes several outputs only over equal axes; others are regions of their own.
   own = graph.producer[tensor].outputs
+  if len(own) > 1:  # what only moves something (queries, keys and values apart) stays for its other readers
+    escaping -= {o for o in escaping - set(own) if graph.producer[o].name in graph.moves}
   if escaping <= set(own):
     escaping = {o for o in escaping if graph.program.numbers(o) == graph.program.numbers(tensor)}
   shapes = {graph.program.numbers(o) for o in escaping}
@@ -205,15 +216,17 @@ def _is_trivial(graph: Graph, cut: Cut, limits: Limits) -> bool:
   return len(computing) < 2
 
 
-def _is_again(graph: Graph, cut: Cut, outputs: frozenset[str], most: int) -> bool:
-  """Whether more than ``most`` nodes on a path are computed here, and for others who read what they yield."""
-  nodes = cut.nodes
-  shared = {
-    n
-    for n in nodes
-    for o in graph.node[n].outputs
-    if o not in outputs and (o in graph.outputs or not nodes.issuperset(graph.consumers.get(o, ())))
-  }
+def _is_again(
+  graph: Graph, cut: Cut, outputs: frozenset[str], bounds: Limits, outward: Sequence[tuple[str, str]]
+) -> bool:
+  """Whether too many nodes on a path are computed here, and for others who read what they yield.
+
+  ``outward``: as of ``_outward``.
+  """
+  nodes, meeting = cut.nodes, meets(graph, cut.nodes)
+  most = bounds.again_meeting if meeting else bounds.again
+  free = meeting and not bounds.again_ragged
+  shared = {n for n, o in outward if o not in outputs and not (free and graph.is_ragged(o))}
   if len(shared) <= most:
     return False
   found: dict[str, int] = {}

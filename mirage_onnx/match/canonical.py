@@ -10,7 +10,7 @@ from math import prod
 
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.importer.split_caches import CACHED
-from mirage_onnx.ir import Constant, Program, Region, RegionTensor
+from mirage_onnx.ir import Constant, Node, Program, Region, RegionTensor
 from mirage_onnx.ir import term as t
 from mirage_onnx.ir.band import Band
 from mirage_onnx.ir.factors import groups
@@ -30,16 +30,18 @@ def make_region(
   inputs: tuple[str, ...],
   outputs: tuple[str, ...],
   sizes: Mapping[str, int] | None = None,
+  named_nodes: Mapping[str, Node] | None = None,
 ) -> Region:
   """The canonical region of ``nodes`` (in order) that reads ``inputs`` and yields ``outputs``.
 
-  ``sizes``: what it assumes of names of dimensions.
+  ``sizes``: what it assumes of names of dimensions. ``named_nodes``: all of the program's, where somebody
+  has them already.
 
   Raises:
       RejectionError: AXES_CONFLICT, OP_FORM, DTYPE or DYNAMIC_DIM.
   """
   live = tuple(i for i in inputs if i not in program.constants)
-  by_name = {n.name: n for n in program.nodes}
+  by_name = named_nodes or {n.name: n for n in program.nodes}
   steps = tuple(s for n in nodes for s in by_name[n].steps)
   packed = {i for s in steps if s.op == "stored" for i in s.inputs}
   for name in (*live, *outputs):

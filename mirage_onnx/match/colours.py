@@ -55,8 +55,13 @@ def colours(
     for i in range(len(nodes) - 1, -1, -1):
       context[i].sort()
       down[i] = _digest(up[i], *context[i])
+      if free[i] and args[i]:  # no place of its own
+        anywhere = _digest(down[i], "")
+        for a in args[i]:
+          context[a].append(anywhere)
+        continue
       for k, a in enumerate(args[i]):
-        context[a].append(_digest(down[i], "" if free[i] else str(k)))
+        context[a].append(_digest(down[i], str(k)))
     for u, colour in zip(nodes, down, strict=True):
       if u.op == INPUT:
         inputs[str(u.attr)] = colour

@@ -10,6 +10,7 @@ is bounded by counts of contractions, nodes and leaves.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 
 from mirage_onnx.importer.split_caches import CACHED
@@ -44,6 +45,8 @@ class Limits:
   again: int = 2
   #: The same of a region in which two activations are contracted.
   again_meeting: int = 2
+  #: Whether there what has rows that begin between 16 bytes counts as computed again, too.
+  again_ragged: bool = True
   #: Whether of cones with one kernel that with the fewest nodes is kept: others may yield what is moved.
   fewest: bool = True
   #: How many more one operator may have: attention whose queries have a norm.
@@ -65,8 +68,10 @@ TIMED = Limits()
 #: regions are searched, most of them chains of sums that no choice wants.
 STEPS = Limits(again=1, again_meeting=1)
 #: Where nothing is timed: attention computes nothing again (a third of the regions of BERT-base), of which
-#: the choice by prediction loses nothing; norms before products do (a LLaMA layer: 56 us, 75 without).
-PREDICTED = Limits(weights_depth=3, again_meeting=0, fewest=False, sums_apart=False, rows_apart=False)
+#: the choice by prediction loses nothing; norms before products do (a LLaMA layer: 56 us, 75 without). But
+#: for a mask in rows that no vector reads: a ViT's of 197 is made of truth values in the kernel (16 images
+#: 2205 -> 1593 us on an H100 where the region may; BERT's, in rows of 512, 1816 and 1818).
+PREDICTED = Limits(weights_depth=3, again_meeting=0, again_ragged=False, fewest=False, rows_apart=False)
 
 
 def limits_of(*, steps: bool, timed: bool) -> Limits:
@@ -170,15 +175,18 @@ def _joined(
   unions, too_large = _unions(
     [options for _, options in choices], limits, max(limits.leaves, len(choices) if many else 0)
   )
+  self_depth, makers = graph.depth(node.name), graph.makers
   for leaves, below, depth_below in unions:
     nodes = below | {node.name}
-    if any(x in graph.producer and graph.producer[x].name in nodes for x in leaves):
+    if not nodes.isdisjoint([makers[x] for x in leaves if x in makers]):
       continue
-    if _mixed(graph, nodes):
+    contracting = nodes & graph.contracting
+    met = not contracting <= graph.contracting_weights
+    if met and not contracting.isdisjoint(graph.contracting_weights):
       continue  # a projection and the attention behind it are searched apart
-    count = own + sum(graph.contractions(n) for n in nodes & graph.contracting if n != node.name)
-    depth = graph.depth(node.name) + depth_below
-    deepest = limits.depth if meets(graph, nodes) else limits.weights_depth
+    count = own + sum([graph.contractions(n) for n in contracting if n != node.name])
+    depth = self_depth + depth_below
+    deepest = limits.depth if met else limits.weights_depth
     if count <= limits.contractions and depth <= deepest + (limits.within if depth_below == 0 else 0):
       cuts[Cut(leaves, nodes, count, depth)] = None
   return tuple(cuts), too_large
@@ -193,30 +201,21 @@ def _unions(
   """
   found, too_large = [(frozenset[str](), frozenset[str](), 0)], False
   for options in choices:
-    joined = (
-      (a_leaves | b.leaves, a_nodes | b.nodes, max(a_depth, b.depth))
-      for a_leaves, a_nodes, a_depth in found
-      for b in options
-    )
     distinct = dict[tuple[frozenset[str], frozenset[str], int], None]()
-    for cut in joined:
-      if len(cut[0]) > leaves:
+    for (a_leaves, a_nodes, a_depth), b in product(found, options):
+      # Of the first operand as they are: nothing is copied, and their hashes are known.
+      joined = a_leaves | b.leaves if a_leaves else b.leaves
+      if len(joined) > leaves:
         continue
-      if len(cut[1]) >= limits.nodes:
+      nodes = a_nodes | b.nodes if a_nodes else b.nodes
+      if len(nodes) >= limits.nodes:
         too_large = True
         continue
-      distinct[cut] = None
+      distinct[joined, nodes, a_depth if a_depth > b.depth else b.depth] = None
       if len(distinct) == MOST_UNIONS:
         break
     found = list(distinct)
   return found, too_large
-
-
-def _mixed(graph: Graph, nodes: frozenset[str]) -> bool:
-  """Whether both weights and activations alone are contracted."""
-  contracting = nodes & graph.contracting
-  weights = contracting & graph.contracting_weights
-  return 0 < len(weights) < len(contracting)
 
 
 def meets(graph: Graph, nodes: frozenset[str]) -> bool:

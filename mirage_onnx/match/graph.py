@@ -7,11 +7,13 @@ move that leaves every element where it is in memory.
 from math import prod
 
 from mirage_onnx.errors import Rejection
-from mirage_onnx.ir.program import Node, Program, Step
+from mirage_onnx.ir.program import Node, Program, Step, symbols_of
 from mirage_onnx.match.sinking import SLICING
 
 #: Steps that compute nothing: no cut is better for having more of them.
 LAYOUT = ("transpose", "reshape", "expand", *SLICING)
+#: Of what one instruction reads at once.
+VECTOR_BYTES = 16
 #: Size of a dimension that only a run knows, where cuts are compared.
 ASSUMED = 16
 #: From so many rows on a product with a weight is limited by arithmetic, where libraries are good.
@@ -29,6 +31,7 @@ class Graph:
     self.node = {n.name: n for n in program.nodes}
     self.order = {n.name: i for i, n in enumerate(program.nodes)}
     self.producer = {o: n for n in program.nodes for o in n.outputs if o}
+    self.makers = {o: n.name for o, n in self.producer.items()}
     self._moves = {n.name for n in program.nodes if n.steps and all(s.op in LAYOUT for s in n.steps)}
     self._widen = {n.name for n in program.nodes if any(s.op == "stored" for s in n.steps)}
     self._contracting = {n.name for n in program.nodes if any(s.op == "matmul" for s in n.steps)}
@@ -66,6 +69,14 @@ class Graph:
       if self.program.numbers(name) is None:
         return Rejection("DYNAMIC_DIM", f"{name} has a dynamic shape", (node.name,))
     return None
+
+  def is_ragged(self, name: str) -> bool:
+    """Whether rows of a tensor begin between 16 bytes, so that it is read element by element."""
+    tensor, numbers = self.program.tensors.get(name), self.program.numbers(name)
+    if tensor is None or tensor.dtype is None or not numbers:
+      return False
+    in_a_run = symbols_of(numbers[-1], self.program.primes)[1]
+    return not in_a_run and bool(numbers[-1] * tensor.dtype.size_bytes % VECTOR_BYTES)
 
   def contracts_weight(self, name: str) -> bool:
     """Whether every contraction of the node has an operand that no run changes."""

@@ -142,7 +142,7 @@ class RegionMaker:
     key = (*form, *ends)
     if (first := self._made.get(key)) is not None:
       return LateRegion(self, first, nodes, tuple(place))
-    region = make_region(self._program, nodes, inputs, outputs, self._sizes)
+    region = make_region(self._program, nodes, inputs, outputs, self._sizes, self._nodes)
     self.work += len(walk(region.terms))
     at = {s: i for i, s in enumerate(s for n in nodes for s in self._nodes[n].steps)}
     kept = [at.get(s) for s in region.steps]

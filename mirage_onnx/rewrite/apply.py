@@ -23,6 +23,7 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.failures import guarded, largest_valid
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.split_caches import partners, whole_again
+from mirage_onnx.importer.split_norms import whole_norms
 from mirage_onnx.importer.split_projections import whole_projections
 from mirage_onnx.importer.split_windows import whole_windows
 from mirage_onnx.ir.dtype import DType
@@ -140,6 +141,7 @@ def apply(
       if loaded.flat is not None and loaded.nested is not None:
         made = [o for node in result.graph.node if is_custom(node.domain, node.op_type) for o in node.output]
         result = closed_again(result, loaded.nested, loaded.flat, made, loaded.tensors)
+      whole_norms(result)  # before it is forgotten which graph is that of steps
       whole_again(result)
       whole_projections(result)
       whole_windows(result)

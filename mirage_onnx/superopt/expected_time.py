@@ -12,7 +12,7 @@ from mirage_onnx.cost.kernel_time import lowered_us
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Region
 from mirage_onnx.lower.layouts import Family
-from mirage_onnx.superopt.solved import kernel_times
+from mirage_onnx.superopt.solved import HALF, kernel_times
 from mirage_onnx.superopt.timed_numbers import by_warpgroups
 from mirage_onnx.target import Target
 
@@ -34,6 +34,17 @@ def doubt(region: Region, candidate: Candidate, target: Target) -> float:
 def expected_us(region: Region, candidate: Candidate, target: Target) -> float:
   """The time that generated kernels take, as far as it is known."""
   return _expected(region, candidate, target)[0]
+
+
+def half_full_us(region: Region, candidate: Candidate, target: Target) -> float:
+  """The search's own cost of a program, which counts full caches, for caches that are half full."""
+  if all(x.limit is None for x in candidate.ugraph.tensors):
+    return candidate.predicted_us
+  at_half, at_full = (
+    kernel_times(candidate, region.extents, target, lowered_us, region.runtime, half) for half in (HALF, 1)
+  )
+  half_us, full_us = (sum(inf if us is None else us for _, us in times) for times in (at_half, at_full))
+  return candidate.predicted_us * (half_us / full_us if half_us < full_us < inf else 1.0)
 
 
 def _expected(region: Region, candidate: Candidate, target: Target) -> tuple[float, float]:

@@ -19,7 +19,8 @@ Solved = tuple[float, tuple[KernelParams, ...]]
 #: of 270 numbers and sizes of products of activations (an H100, bench/results/h100/runtime_sizes.json).
 AT_RUN_TIME = 1.12
 
-#: Of a cache of which a run says how far it is full, a loop takes so much less than all: it is half full.
+#: Of a cache of which a run says how far it is full, a loop takes so much less than all: it is half full, as
+#: where onnxruntime's operator and our kernels are timed (``tune/node_models.py``, ``tune/hard_inputs.py``).
 HALF = 2
 
 
@@ -34,12 +35,14 @@ def kernel_times(
   target: Target,
   tiled_us: Callable[..., float | None],
   runtime: Container[str] = (),
+  half: int = HALF,
 ) -> tuple[tuple[Family, float | None], ...]:
   """The kernels' families and microseconds at ``extents``.
 
   Of a tiled one, and of one whose numbers have an instruction that the special kinds have not, ``tiled_us``
   says it, by graph, kernel, extents, numbers and target; of others the model of ``cost/model.py``, which is
   fitted to measurements. Of a ``runtime`` axis a block computes whole tiles, however few elements there are.
+  Caches are full to one part of ``half``.
   """
   graph, found = candidate.ugraph, list[tuple[Family, float | None]]()
   tensors = {t.name: t for t in graph.tensors}
@@ -48,8 +51,8 @@ def kernel_times(
     family = lay_out(kernel, tensors).family
     if family is Family.TILED or params.instruction != MMA.name:
       sizes = _in_tiles(kernel, every, params, runtime)
-      if (loop := kernel.loop) and loop in runtime and early_end(graph, kernel):
-        sizes = {**sizes, loop: max(1, sizes[loop] // HALF)}
+      if (loop := kernel.loop) and early_end(graph, kernel):
+        sizes = {**sizes, loop: max(1, sizes[loop] // half)}
       time_us = tiled_us(graph, kernel, sizes, params, target)
       counted = any(a in runtime for name in kernel.touched for a in tensors[name].axes)
       if time_us is not None and counted:

@@ -308,13 +308,16 @@ class Units(Saturated):
     """Cheapest first; a kernel dies where ``kept`` others of its kind cost no more.
 
     What a streaming or row kernel costs is what it takes, of a tiled one it is a roofline: neither is beaten
-    by the other. Maxima keep exponentials in range, so a kernel with fewer of them is no better to every
-    user: the numeric check may refuse it.
+    by the other. Maxima keep exponentials in range, and what the region computes as it was written fits into
+    16 bits where the region does: a kernel with fewer maxima, or that rounds anything else (queries in front
+    of their norm), is no better to every user, as the numeric check may refuse it.
     """
-    kept: list[Built] = []
+    kept: list[tuple[Built, frozenset[int]]] = []
     for b in sorted(found, key=lambda b: (b.cost_us, b.text)):
-      if sum(k.maxima >= b.maxima and k.is_tiled == b.is_tiled for k in kept) >= self.bound.kept:
+      other = frozenset(c for _, c, *_ in b.rounded) - self.original
+      alike = (k for k, own in kept if k.maxima >= b.maxima and k.is_tiled == b.is_tiled and own <= other)
+      if sum(1 for _ in alike) >= self.bound.kept:
         counts.prune("kernels of the same reads that cost no more")
         continue
-      kept.append(b)
-    return tuple(kept)
+      kept.append((b, other))
+    return tuple(b for b, _ in kept)

@@ -24,6 +24,7 @@ from mirage_onnx.source_digest import source_digest
 from mirage_onnx.superopt.cache_folders import cache_folder
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.reach import places_of
 from mirage_onnx.tune.baseline_nodes import canonical_nodes
 from mirage_onnx.tune.machine import gpu_alone, present_machine
 from mirage_onnx.tune.ort_run import region_model
@@ -177,7 +178,8 @@ def _verdict(value: dict[str, object]) -> tuple[str | None, tuple[str, str] | No
 
 def region_place(loaded: LoadedModel, region: Region) -> str:
   """What is asked of the GPU beside the kernels: the region, and ONNX Runtime's nodes of it."""
-  return json.dumps([region.text, canonical_nodes(region_model(loaded, region, hollow=True))])
+  how = ["half full, beside a part's share"] if places_of(region) else []  # once: full, beside the whole
+  return json.dumps([region.text, canonical_nodes(region_model(loaded, region, hollow=True)), *how])
 
 
 def kernel_text(c: Compiled) -> str:

@@ -17,6 +17,7 @@ from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.causal import implied
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import CACHED
+from mirage_onnx.importer.split_norms import norms_of_one, whole_norms
 from mirage_onnx.importer.split_projections import parts_of_one, whole_projections
 from mirage_onnx.importer.split_windows import whole_windows, windows_of
 from mirage_onnx.ir import DType, as_input
@@ -55,7 +56,7 @@ def distinct_nodes(
   values, wanted = known_values(loaded), set(names)
   found: dict[str, list[NodeModel]] = {}
   nodes = {n.name: n for n in program.nodes}
-  wholes = [f(loaded.proto, loaded.node_names) for f in (parts_of_one, windows_of)]
+  wholes = [f(loaded.proto, loaded.node_names) for f in (parts_of_one, windows_of, norms_of_one)]
   wanted_wholes = [p for some in wholes for p in some if not wanted.isdisjoint(p)]
   beside = {n: p for p in wanted_wholes for n in p}
   asked = [(n, ()) for n in program.nodes if n.name in wanted or n.name in beside]
@@ -103,6 +104,7 @@ def node_model(
   )  # fmt: skip
   model = model_of(loaded, graph)
   whole_projections(model)
+  whole_norms(model)
   whole_windows(model)
   return model
 

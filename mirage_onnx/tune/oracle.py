@@ -112,11 +112,20 @@ class Oracle:
     """As of ``errors``, of what was ``made``; no GPU is asked."""
     found = {}
     for o in self.region.outputs:
-      expected = self._expected[o.tensor.name]
-      error, allowed = expected.errors(self.region.part(o, made[o.tensor.name])), expected.allowed
-      worst = int(np.argmax(error - allowed)) if error.size else 0
-      found[o.tensor.name] = (float(error[worst]), float(allowed[worst])) if error.size else (0.0, SLACK)
+      name = o.tensor.name
+      if (last := self._last.get(name)) is None or not _same_bytes(last[0], made[name]):
+        expected = self._expected[name]
+        error, allowed = expected.errors(self.region.part(o, made[name])), expected.allowed
+        worst = int(np.argmax(error - allowed)) if error.size else 0
+        own = (float(error[worst]), float(allowed[worst])) if error.size else (0.0, SLACK)
+        last = self._last[name] = made[name].copy(), own  # what was made may lie where the next one is made
+      found[name] = last[1]
     return found
+
+  @cached_property
+  def _last(self) -> dict[str, tuple[np.ndarray, tuple[float, float]]]:
+    """By output what was compared last: of a cache of 268 million elements all kernels make the same."""
+    return {}
 
   @cached_property
   def _expected(self) -> dict[str, ExpectedRows]:
@@ -177,6 +186,14 @@ class Oracle:
       if not error <= allowed:
         return f"{name} is off by {error:.2e}, {allowed:.2e} allowed (float64 oracle)"
     return None
+
+
+def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+  """Whether two arrays are one to the bit; NaN and -0 are what they are."""
+  if (a.shape, a.dtype) != (b.shape, b.dtype):
+    return False
+  x, y = (np.ascontiguousarray(v).reshape(-1).view(f"u{v.dtype.itemsize}") for v in (a, b))
+  return bool((x == y).all())
 
 
 def _read(gpu: Memory, at: int, shape: Sequence[int], dtype: DType) -> np.ndarray:

@@ -13,6 +13,7 @@ from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 from mirage_onnx.importer import LoadedModel
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_caches import CACHED
+from mirage_onnx.importer.split_norms import whole_norms
 from mirage_onnx.importer.split_windows import before_windows, image_of, whole_windows
 from mirage_onnx.ir.region import Region, RegionTensor
 from mirage_onnx.tune.device import Gpu
@@ -45,9 +46,10 @@ def region_model(
         continue
       if name in values:
         initializers[name] = stored_constant(loaded, values[name], name, hollow=hollow, outside=outside)
-      elif node.op_type == CACHED:  # the longest length, of which the cache has room
+      elif node.op_type == CACHED:  # how long the longest is: half of what the cache has room for
         cache = next(i.source for i in inputs.values() if i.source.name == node.input[3])
-        initializers[name] = numpy_helper.from_array(np.array(region.shape(cache)[2], np.int32), name)
+        held = max(1, region.shape(cache)[2] // 2)
+        initializers[name] = numpy_helper.from_array(np.array(held, np.int32), name)
       else:  # a shape, or axes, that the model computes elsewhere: the result's shape says it
         assert place == 1
         shape = np.array(shapes[node.output[0]], np.int64)
@@ -76,6 +78,7 @@ def region_model(
     list(initializers.values()),
   )  # fmt: skip
   model = model_of(loaded, graph)
+  whole_norms(model)  # what is two nodes in the graph that is searched runs as the one that it was
   if images:
     whole_windows(model)
   return model

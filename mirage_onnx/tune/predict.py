@@ -12,9 +12,10 @@ from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Candidate, Region, print_ugraph
 from mirage_onnx.source_digest import SEARCH_SOURCES, source_digest
 from mirage_onnx.superopt.cache_folders import cache_folder
-from mirage_onnx.superopt.expected_time import expected_us, slower_text
+from mirage_onnx.superopt.expected_time import expected_us, half_full_us, slower_text
 from mirage_onnx.superopt.journal_lines import UNREADABLE
 from mirage_onnx.superopt.kept_folder import KeptFolder
+from mirage_onnx.superopt.reach import limits
 from mirage_onnx.superopt.result import SearchResult, Stop
 from mirage_onnx.target import Target
 
@@ -28,6 +29,18 @@ def as_expected(region: Region, result: SearchResult, target: Target) -> SearchR
   found = [
     replace(v, candidate=replace(v.candidate, predicted_us=us))
     for v, us in zip(result.candidates, times, strict=True)
+  ]
+  found.sort(key=lambda v: v.candidate.predicted_us)
+  return replace(result, candidates=tuple(found))
+
+
+def as_half_full(region: Region, result: SearchResult, target: Target) -> SearchResult:
+  """The result with the search's times for caches that are half full, as everything is timed."""
+  if not limits(region):
+    return result
+  found = [
+    replace(v, candidate=replace(v.candidate, predicted_us=half_full_us(region, v.candidate, target)))
+    for v in result.candidates
   ]
   found.sort(key=lambda v: v.candidate.predicted_us)
   return replace(result, candidates=tuple(found))

@@ -38,9 +38,9 @@ def test_the_fit_finds_what_explains_the_times(sample):
 
 
 def test_the_table_is_of_kinds(sample):
-  ratios = np.where(np.array(sample.kinds) == "RowPlan", np.log(2.0), 0.0)
+  ratios = np.where(np.array(sample.kinds) == "StreamedPlan", np.log(2.0), 0.0)
   rows = {name: (count, mean) for name, count, mean, _ in fit_costs.table(sample, ratios)}
-  assert rows["RowPlan"][1] == "2.000" and rows["TiledPlan"][1] == "1.000"
+  assert rows["StreamedPlan"][1] == "2.000" and rows["TiledPlan"][1] == "1.000"
   assert int(rows["all"][0]) == len(sample.us) == int(rows["golden programs and speed rows"][0])
 
 

@@ -29,7 +29,7 @@ def test_rows_have_all_columns(works, monkeypatch):
   rows = [b[4] for b in built if not isinstance(b, str)]
   assert len(rows) >= 4
   for name, kind, *rest in rows:
-    assert kind in ("StreamedPlan", "RowPlan", "TiledPlan"), name
+    assert kind in ("StreamedPlan", "TiledPlan"), name
     assert len((name, kind, 1.0, *rest)) == len(kernel_times.COLUMNS)
     counts = BlockCounts(*rest[6:])
     assert counts.blocks > 0 < counts.loaded_bytes

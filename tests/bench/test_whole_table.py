@@ -8,6 +8,7 @@ import whole_table
 from whole_table import BEGIN, END
 
 NEW, OLD = "2026-11-25T15:00:00+00:00", "2026-11-20T10:00:00+00:00"
+LATER = "2026-11-21T10:00:00+00:00"
 
 
 def row(model="bert", target="h200", date=NEW, gpu="NVIDIA H200", **more):
@@ -38,14 +39,32 @@ def test_the_page_is_what_the_records_give(monkeypatch, capsys):
 def test_a_line():
   rows = [row(), row(target="local", optimized_us=400.0, ratio=1.86, ratio_95=[1.8, 1.9], optimize_s=90)]
   rows[1] |= {"again_s": 6.8, "known_s": 0.1}
-  line = (
-    "| bert | 743 | 502 | 1.48 (1.46 to 1.50) | 400 | 1.86 (1.80 to 1.90) | - | 24 s / 90 s | 7 s, 0.1 s |"
-  )
+  times = "743 | 502 | 1.48 (1.46 to 1.50) | 400 | 1.86 (1.80 to 1.90)"
+  line = f"| bert | {times} | - | - | - | 24 s / 90 s | 7 s, 0.1 s |"
   assert whole_table.table(rows)[2:] == [line]
   assert whole_table.table([row(date=OLD, custom_nodes=0)])[2:] == [
-    "| bert | 743 | 502* | 1 (as it was) | - | - | - | 24 s | - |"
+    "| bert | 743 | 502* | 1 (as it was) | - | - | - | - | - | 24 s | - |"
   ]
-  assert whole_table.table([failed()])[2:] == ["| bert | - | failed | - | - | - | - | 24 s | - |"]
+  assert whole_table.table([failed()])[2:] == ["| bert | - | failed | - | - | - | - | - | - | 24 s | - |"]
+
+
+def peer(arm, **more):
+  found = row(target=arm, us=620.4, ratio=1.2, ratio_95=[1.19, 1.21])
+  return {k: v for k, v in found.items() if not k.startswith(("optim", "custom"))} | more
+
+
+def test_what_others_run_has_columns_of_its_own():
+  def cells(*peers):
+    return whole_table.table([row(), *peers])[2].split(" | ")[6:8]
+
+  assert whole_table.HEAD[6:8] == ("fused operators", "torch.compile")
+  assert cells(peer("compiled"), peer("fused", us=700.6, ratio=1.06)) == ["701 (1.06)", "620 (1.20)"]
+  failure = {k: v for k, v in peer("fused").items() if k not in ("us", "ratio", "ratio_95")}
+  assert cells({**failure, "failed": "nothing is fused", "ops": {}}) == ["nothing fused", "-"]
+  assert cells({**failure, "failed": "outputs differ by 1.0", "ops": {"Gelu": 1}})[0] == "failed"
+  assert cells({**failure, "target": "compiled", "failed": "ended after 9 s"})[1] == "failed"
+  found = whole_table.table([peer("compiled")])[2:]
+  assert not found  # no line of its own
 
 
 def test_how_far_predictions_are_off():
@@ -101,7 +120,8 @@ def test_new_lines_are_taken_in(tmp_path, monkeypatch, capsys):
   (tmp_path / "h200").mkdir()
   (tmp_path / "h200" / "whole.jsonl").write_text(json.dumps(row(date=OLD)) + "\n")
   h100 = row("vit", target="local", gpu="NVIDIA H100 80GB HBM3")
-  more.write_text("".join(json.dumps(r) + "\n" for r in (h100, row("vit", date=OLD))))
+  rows = (h100, row("vit", date=OLD), peer("compiled", date=LATER), peer("compiled", date=OLD, us=1.0))
+  more.write_text("".join(json.dumps(r) + "\n" for r in rows))
   monkeypatch.setattr(whole_table, "PAGE", page)
   monkeypatch.setattr(whole_table, "RESULTS", tmp_path)
   assert run(monkeypatch, capsys, "--check") == (1, "page.md is not what the records give\n")
@@ -110,6 +130,8 @@ def test_new_lines_are_taken_in(tmp_path, monkeypatch, capsys):
   assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
   assert text.index("H100") < text.index("H200") and text.count("| vit |") == 2
   assert [len(whole_table.read(tmp_path / g / "whole.jsonl")) for g in ("h100", "h200")] == [1, 2]
+  assert [r["us"] for r in whole_table.read(tmp_path / "h200" / "whole_peers.jsonl")] == [620.4]
+  assert "| 620 (1.20) |" in text and not (tmp_path / "h100" / "whole_peers.jsonl").exists()
   assert run(monkeypatch, capsys, "--check")[0] == 0
   more.write_text(json.dumps(row(gpu="some CPU")) + "\n")
   with pytest.raises(ValueError, match="has no folder"):

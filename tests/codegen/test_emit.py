@@ -11,9 +11,9 @@ from mirage_onnx.codegen.emit import text_of
 from mirage_onnx.compiler.compile import DEVICE_HEADERS
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph
-from mirage_onnx.lower.choice import special_kind
-from mirage_onnx.lower.row_graph import row_graph
+from mirage_onnx.lower.choice import streams
 from mirage_onnx.lower.stream_graph import stream_graph
+from mirage_onnx.lower.tiled_graph import tiled_graph
 from mirage_onnx.target import H200
 
 SIZES = {"a0": 8, "a1": 4096, "a2": 4096, "a3": 16}
@@ -105,7 +105,7 @@ def test_refusal(graphs, refusal):
   assert not old or old in text
   graph = parse_ugraph(text.replace(old, new) if old else text)
   kernel = graph.kernels[0]
-  lower = special_kind(kernel)
+  lower = stream_graph if streams(kernel) else tiled_graph
   with pytest.raises(RejectionError) as info:
     text_of(lower(graph, kernel, KernelParams.from_text(numbers), SIZES, H200), H200, kernel)
   assert info.value.rejection.code == code, info.value.rejection
@@ -128,16 +128,3 @@ def test_refusal_of_large_tensors(graphs):
   graph, sizes = graphs["plain"], {**SIZES, "a1": 2**16, "a2": 2**15}
   with pytest.raises(RejectionError, match="2\\^31 elements"):
     stream_graph(graph, graph.kernels[0], NUMBERS, sizes, H200)
-
-
-def test_refusal_of_no_axis_in_the_block():
-  text = """ugraph 1
-tensor i0 f16[a0] input
-tensor o0 f16[a0] output
-kernel k0 grid=a0 cluster=- loop=-
-  %0 = load i0 imap=a0 cmap=- fmap=- : f16[a0] post uniform
-  save o0 = %0 omap=a0
-"""
-  graph = parse_ugraph(text)
-  with pytest.raises(RejectionError, match="one axis inside the block"):
-    row_graph(graph, graph.kernels[0], KernelParams((1,)), SIZES, H200)

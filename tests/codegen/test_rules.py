@@ -38,10 +38,10 @@ def test_an_emitted_kernel_that_breaks_a_rule_is_refused(graphs, monkeypatch):
   good = emit_kernel(graph, graph.kernels[0], params, extents, H200)
   assert not broken_rules(good.text)
   broken = emit_module.KernelSource(
-    good.name, good.text.replace("ptx::thread()", "threadIdx.x"), good.grid, good.block,
+    good.name, good.text.replace("ptx::lane()", "threadIdx.x"), good.grid, good.block,
     good.cluster, good.smem_bytes, good.args, good.pdl,
   )  # fmt: skip
-  monkeypatch.setattr(emit_module, "emit_row", lambda *_: broken)
+  monkeypatch.setattr(emit_module, "text_of", lambda *_: broken)
   with pytest.raises(RejectionError, match="indices come from ptx accessors") as caught:
     emit_kernel(graph, graph.kernels[0], params, extents, H200)
   assert caught.value.rejection.code == "EMIT_RULE"

@@ -1,11 +1,15 @@
 """A node that writes a cache and attends to it is two, and one again."""
 
+import numpy as np
 import pytest
 from cached_steps import cached_step, run_step, step_feeds
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 
+from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.split_caches import is_attended, split_caches, whole_again
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TIMED
 
 
 def test_the_parts_compute_what_the_node_does():
@@ -52,3 +56,26 @@ def test_without_presents_it_stays():
   model = cached_step(1, 1, 2, 32, 9)
   del model.graph.node[0].output[1:], model.graph.output[1:]
   assert split_caches(model) is model
+
+
+def test_both_are_regions_where_queries_are_apart():
+  """No new row depends on the queries that its node reads, which is no reason to leave it (and the other)."""
+  program = import_model(load_model(cached_step(1, 2, 2, 32, 64, apart=True)))
+  found = find_candidates(program, TIMED).candidates
+  assert {c.nodes for c in found} >= {frozenset({"it"}), frozenset({"it/attended"})}
+
+
+def test_a_split_in_front_is_in_both():
+  """Keys and values are written by one region with the Split inside, which then nobody needs."""
+  model = cached_step(1, 2, 2, 32, 64, apart=True)
+  packed = helper.make_tensor_value_info("qkv", TensorProto.FLOAT16, (1, 1, 256))
+  kept = [i for i in model.graph.input if i.name not in "qkv"]
+  del model.graph.input[:]
+  model.graph.input.extend([packed, *kept])
+  sizes = numpy_helper.from_array(np.array([128, 64, 64]), "sizes")
+  model.graph.initializer.append(sizes)
+  split = helper.make_node("Split", ["qkv", "sizes"], ["q", "k", "v"], name="apart", axis=-1)
+  model.graph.node.insert(0, split)
+  found = {(c.nodes, c.outputs) for c in find_candidates(import_model(load_model(model)), TIMED).candidates}
+  assert (frozenset({"apart", "it"}), frozenset({"present_k", "present_v"})) in found
+  assert (frozenset({"apart", "it/attended"}), frozenset({"y"})) in found

@@ -64,10 +64,30 @@ def test_a_value_that_has_to_move():
 
 
 def test_frames_without_contractions():
-  plan = case(CENTRED, 4, warps=2, a0=4, a1=64).plan()
+  plan = case(CENTRED, 3, warps=2, a0=4, a1=64).plan()
   assert {i: f.text for i, f in plan.lowering.forms.items()} == {
     1: "v1 g(a0_b)", 2: "v1 g(a0_b) t(a1)"
   }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ("tile", "warps", "extent", "lie"),
+  [(4, 2, 64, "v8 g(a0_b)"), (4, 2, 20, "v2 g(a0_b)"), (2, 4, 64, ""), (8, 1, 1000, "")],
+)
+def test_rows_that_share_warps(tile, warps, extent, lie):
+  """Threads have vectors of a row, if warps share the rows out and lanes have not too much of one."""
+  lowering = case(CENTRED, tile, warps=warps, a0=32, a1=extent).plan().lowering
+  form = lowering.forms[2]
+  assert lowering.warps.in_rows == bool(lie)
+  if lie:
+    assert form.text == f"{lie} t(a1)"
+    assert form.lanes.groups * form.lanes.lanes == 32 and lowering.warps.count(form.g) == warps
+
+
+def test_one_row_is_shared_by_all_warps():
+  lowering = case(CENTRED, 1, warps=4, a0=32, a1=4096).plan().lowering
+  assert lowering.forms[2].text == "v8 t(a1) rest(a0_b)"
+  assert lowering.warps.count(lowering.forms[2].t) == 4
 
 
 def test_folds():

@@ -62,7 +62,7 @@ def test_pieces_are_what_the_verifier_says(levels):
     extents = {"a0": extent, "a1": 1}
     params = KernelParams((tile,), cluster=ranks, loop_tile=step if STEP in levels else 0)
     pieces = Pieces.of(kernel, params, extents, Grid.of(kernel, params, extents, H200))
-    text = PiecesText(pieces)
+    text = PiecesText(pieces, pieces.grid)
     tiling = Tiling(kernel, params, extents, np)
     piece, cut = pieces.of_value[0]["a0"], tiling.cuts[0]["a0"]
     sizes, steps = [], set()

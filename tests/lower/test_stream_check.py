@@ -8,7 +8,7 @@ from pathlib import Path
 from mirage_onnx.codegen.emit import text_of
 from mirage_onnx.errors import RejectionError
 from mirage_onnx.ir import KernelParams, parse_ugraph, ugraph_extents
-from mirage_onnx.lower.choice import special_kind
+from mirage_onnx.lower.choice import streams
 from mirage_onnx.lower.sizes import LaunchSizes
 from mirage_onnx.lower.stream_graph import stream_graph
 from mirage_onnx.lower.tensor_view import kernel_axes
@@ -45,7 +45,7 @@ def test_the_text_refuses_nothing_that_was_lowered():
     for _ in range(6):
       numbers, extents, runtime = _wild(rng, entry, graph)
       for kernel, params in zip(graph.kernels, numbers, strict=True):
-        if special_kind(kernel) is not stream_graph:
+        if not streams(kernel):
           continue
         known = LaunchSizes(extents, frozenset(runtime & kernel_axes(graph, kernel)))
         try:

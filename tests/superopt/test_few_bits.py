@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from packed_models import gated, norm, product, residual
-from small_models import region_of, search_region
+from packed_models import gated, model_of, nbits, norm, product, residual
+from small_models import Net, region_of, search_region
 
 from mirage_onnx.compiler.candidates import emit_candidate
 from mirage_onnx.cost.model import features, kernel_cost
@@ -84,6 +84,18 @@ def test_proved_and_emitted(model):
   assert candidates and all(c.proof for c in candidates)
   for c in candidates[:4]:
     assert emit_candidate(c.candidate, region.extents, H200, "k")
+
+
+def test_no_program_sums_products_beside_a_contraction():
+  """With a sum and a norm in front of gate and up all that was kept did, and no text could be made of it."""
+  net = Net()
+  x = net.Add(net.input(1, 1024), net.input(1, 1024))
+  y = net.rms(x, net.constant(1 + 0.1 * net.rng.standard_normal(1024)))
+  gate, up = (nbits(net, y, 3072, 1024, block=32) for _ in range(2))
+  region, candidates = found(model_of(net, (net.Mul(net.Mul(gate, net.Sigmoid(gate)), up), (1, 3072))))
+  assert len(region.nodes) > 6 and candidates
+  for v in candidates:
+    emit_candidate(v.candidate, region.extents, H200, "k")
 
 
 @pytest.mark.parametrize(

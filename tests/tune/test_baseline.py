@@ -131,7 +131,7 @@ def test_a_bias_is_free(net):
   assert [added, product] == [n.name for n in reversed(program.nodes)]
   table = load_table(H200)
   more_us = table.grid.us(BIAS, "fp16", (64,)) or 0.0  # what the product takes longer with it
-  assert us == table.op_us("Add", 64) - more_us > 1.0
+  assert us == table.op_us("Add", 64) - more_us > 0
 
 
 def test_parts_of_unequal_sizes_put_together_are_measured(net):

@@ -20,7 +20,8 @@ from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.target import H200
 from mirage_onnx.tune import measure
-from mirage_onnx.tune.hard_inputs import KINDS, draws, hard_inputs, kinds_of
+from mirage_onnx.tune.expected_rows import ExpectedRows
+from mirage_onnx.tune.hard_inputs import KINDS, draws, half_full, hard_inputs, kinds_of
 from mirage_onnx.tune.measure import Inputs, measure_region, prepare
 from mirage_onnx.tune.oracle import Buffers, Oracle, draw, hard_draws
 from mirage_onnx.tune.ort_run import region_model
@@ -64,12 +65,27 @@ def test_lengths_are_within_what_they_end():
   assert draw(region, {}, rng)[0]["lengths"].max() > 20
 
 
-def test_the_operator_alone_is_told_how_long_it_may_be():
+def test_what_is_timed_is_half_full():
+  """Lengths only are others; of a cache of one place it is the first."""
+  for room, last in ((1000, 499), (1, 0)):
+    loaded = load_model(cached_step(2, 1, 2, 32, room, rotary=False))
+    region = next(
+      c.region for c in find_candidates(import_model(loaded), TIMED).candidates if c.outputs == {"y"}
+    )
+    data = hard_inputs(region, {}, np.random.default_rng(0), 0)
+    timed = half_full(region, data)
+    assert timed["lengths"].tolist() == [last, last] and timed["lengths"].dtype == np.int32
+    assert timed.keys() == data.keys() and all(timed[n] is data[n] for n in data if n != "lengths")
+  bench = measure.GpuBench(loaded, region, H200, lambda: [(data, None)])
+  assert bench._timed_on["lengths"].tolist() == [0, 0]
+
+
+def test_the_operator_alone_is_told_how_long_it_is():
   loaded = load_model(cached_step(2, 1, 2, 32, 24))
   for c in find_candidates(import_model(loaded), TIMED).candidates:
     model = region_model(loaded, c.region)
     (total,) = (t for t in model.graph.initializer if t.name == "total")
-    assert numpy_helper.to_array(total) == 24
+    assert numpy_helper.to_array(total) == 12
     InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
@@ -239,3 +255,20 @@ def test_what_fails_in_a_measurement_is_a_reason(small, monkeypatch):
   assert "INVALID_GRAPH this is no model" in refused.reason
   monkeypatch.setattr(measure, "gpu_of", fails)
   assert measure_region(loaded, outcome.region, [outcome.compiled], H200)[1].code == "MEASURE_FAILED"
+
+
+def test_what_another_kernel_made_to_the_bit_is_compared_once(net, monkeypatch):
+  """What differs in one bit is compared, and so is what was right before."""
+  x = net.input(8, 64)
+  _, (region,) = regions_of(net.model(net.Tanh(net.Mul(x, x))))
+  data = hard_inputs(region, {}, np.random.default_rng(0), 0)
+  oracle = Oracle.of(region, data)
+  (o,) = region.outputs
+  right = oracle.rounded[o.tensor.name].astype(o.dtype.numpy).reshape(region.shape(o.source))
+  asked, errors = [], ExpectedRows.errors
+  monkeypatch.setattr(ExpectedRows, "errors", lambda self, got: asked.append(1) or errors(self, got))
+  wrong = right.copy()
+  wrong[3, 5] = np.nan
+  for made, count, fine in ((right, 1, True), (right.copy(), 1, True), (wrong, 2, False), (right, 3, True)):
+    assert (oracle.complaint_of({o.tensor.name: made}) is None) == fine and len(asked) == count
+  assert oracle.complaint_of({o.tensor.name: right.astype(np.float64)}) is None and len(asked) == 4

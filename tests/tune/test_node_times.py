@@ -15,12 +15,22 @@ from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.importer.split_projections import parts_of_one
+from mirage_onnx.match.candidates import find_candidates
+from mirage_onnx.match.cuts import TIMED
 from mirage_onnx.superopt.kept_folder import KeptFolder
 from mirage_onnx.target import H200
-from mirage_onnx.tune import node_times
+from mirage_onnx.tune import measure, node_times
 from mirage_onnx.tune.machine import Machine
 from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model, whole_name
-from mirage_onnx.tune.node_times import ask_nodes, first_longer_us, in_parts, node_us, timed_beside
+from mirage_onnx.tune.node_times import (
+  WRITES,
+  ask_nodes,
+  first_longer_us,
+  in_parts,
+  node_us,
+  share_of,
+  timed_beside,
+)
 from mirage_onnx.tune.ort_run import shared_caches
 
 
@@ -167,6 +177,22 @@ def test_a_step_with_a_cache_is_asked_and_shared_out():
   assert all(np.isfinite(y.astype(float)).all() for y in session.run(None, feeds))
   shared = in_parts({"it": 20.0, "it/attended": 20.0, "other": 3.0}, loaded, program)
   assert shared == {"it": 4.0, "it/attended": 16.0, "other": 3.0}
+
+
+def test_a_part_of_a_step_is_timed_beside_its_share(monkeypatch):
+  """Both parts were faster than the whole, and slower together."""
+  loaded = load_model(cached_step(2, 2, 2, 32, 40))
+  shares = [share_of(loaded, nodes) for nodes in ({"it"}, {"it/attended"}, {"it", "it/attended"}, {"x"})]
+  assert shares == [WRITES, 1 - WRITES, 1.0, 1.0]
+  found = find_candidates(import_model(loaded), TIMED).candidates
+  monkeypatch.setattr(measure, "looked_us", lambda gpu, arms, samples: np.full((len(arms), samples), 10.0))
+  for c in found:
+    bench = measure.GpuBench(loaded, c.region, H200, lambda: [({}, None)])
+    bench.__dict__.update(_gpu=None, _ort=None, _timed=lambda c: c)
+    share = WRITES if c.nodes == {"it"} else 1 - WRITES
+    times = bench.times_us([None, None], 3, beside_ort=True)
+    assert times.tolist() == [[10.0 * share] * 3, [10.0] * 3, [10.0] * 3]
+    assert bench.times_us([None], 3, beside_ort=False).tolist() == [[10.0] * 3]
 
 
 def test_parts_are_asked_with_the_whole_and_each_other(tmp_path):

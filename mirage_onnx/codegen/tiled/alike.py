@@ -4,7 +4,7 @@ Projections of one value are such kernels. One after the other, each ends with a
 not fill the GPU, and the next one waits for it; in one launch only the last round is short.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from mirage_onnx.codegen.loads import parameters
 from mirage_onnx.codegen.source import Writer
@@ -47,8 +47,9 @@ class OneLaunch:
   """
 
   def __init__(
-    self, graph: UGraph, kernel: Kernel, others: Sequence[Kernel], extents: Mapping[str, int], tiles: int
-  ) -> None:
+    self, graph: UGraph, kernel: Kernel, others: Sequence[Kernel], extents: Mapping[str, int], tiles: int,
+    shared: Set[str] = frozenset(),
+  ) -> None:  # fmt: skip
     """As said.
 
     Raises:
@@ -60,7 +61,7 @@ class OneLaunch:
     if None in names or None in pairs:
       raise RejectionError("LAYOUT", f"{kernel.name} and those beside it differ in more than their tensors")
     self._chosen: list[tuple[str, str, list[str]]] = []
-    args, given = parameters(graph, kernel, extents)
+    args, given = parameters(graph, kernel, extents, shared)
     if not others:
       self.args, self.given = [*args], given
       return

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from mirage_onnx.codegen.grid_text import declare_rows
@@ -22,6 +23,7 @@ from mirage_onnx.codegen.tiled.shared_ring import SharedRing
 from mirage_onnx.codegen.tiled.spot import digits
 from mirage_onnx.codegen.tiled.text import begin_state, write_step
 from mirage_onnx.codegen.tiled.turns_text import TurnsText
+from mirage_onnx.codegen.tiled.update_text import UpdateText
 from mirage_onnx.codegen.tiled.values import ValueWriter
 from mirage_onnx.codegen.tiled.warpgroup_text import (
   PinningWriter,
@@ -49,15 +51,21 @@ def emit_tiled(
   Raises:
       RejectionError: LAYOUT, they are not alike.
   """
-  graph, params, extents, pieces = threads.graph, threads.params, threads.extents, PiecesText(plan.pieces)
+  graph, params, extents = threads.graph, threads.params, threads.extents
+  update, pieces = plan.lowering.assignment.update, PiecesText(plan.pieces, threads.grid)
+  if plan.lowering.warps.in_rows:
+    (pieces.rows,) = plan.lowering.assignment.frames[0].g or (None,)
   if plan.unseen and plan.unseen.band.most is not None:
     pieces.backwards = plan.unseen.band.rows  # blocks with most to do first
-  one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch) // threads.sharing)
+  one = OneLaunch(graph, kernel, beside, extents, prod(threads.grid.launch) // threads.sharing,
+                  update.tensors if update else frozenset())  # fmt: skip
   writer = Writer()
   values = ValueWriter(graph, plan.lowering, pieces, writer)
   values.apart = parts_of_ranks(values, threads)
   values.late = late_stores(values, threads)
-  emitter = _Emitter(threads, plan, pieces, values, writer, one)
+  emitter = _Emitter(
+    threads, plan, pieces, values, writer, one, waits=target.has_pdl and plan.lowering.warps.in_rows
+  )
   feed: FeedText | RingFeedText | None = None
   given = one.given
   if isinstance(threads.feed, Feed):
@@ -70,7 +78,7 @@ def emit_tiled(
   def body() -> None:
     if feed:
       feed.barriers()
-    if target.has_pdl:
+    if target.has_pdl and not emitter.waits:
       writer.wait()
     emitter.prologue()
     if isinstance(feed, RingFeedText):
@@ -89,24 +97,44 @@ def emit_tiled(
 
 @dataclass(slots=True)
 class _Emitter:
+  """``waits``: for the kernels before, when weights are on their way."""
+
   threads: ThreadGraph
   plan: TiledPlan
   pieces: PiecesText
   values: ValueWriter
   writer: Writer
   one: OneLaunch
+  waits: bool
 
   def prologue(self) -> None:
     """Lanes, warps, pieces and shared tiles."""
     lowering, pieces = self.plan.lowering, self.pieces
     writer = PinningWriter(self.writer) if lowering.warpgroup else self.writer
-    writer.line("const int g = ptx::lane() / 4;")
-    writer.line("const int t = ptx::lane() % 4;")
-    digits(writer, self.plan.warps, self.threads.feed.teams if self.threads.feed else 1)
+    if not lowering.warps.in_rows:
+      writer.line("const int g = ptx::lane() / 4;")
+      writer.line("const int t = ptx::lane() % 4;")
+      digits(writer, self.plan.warps, self.threads.feed.teams if self.threads.feed else 1)
     if not self.threads.standing:
       first = self.one.choose(writer, "ptx::block_x()") if self.one.count > 1 else ""
-      pieces.declare_all(writer, self.threads.graph, first)
-    declare_rows(pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents)
+      if self.plan.lowering.warps.in_rows:  # which take all of a tensor
+        pieces.declare(writer, first)
+        lanes = lowering.assignment.frames[0].lanes.lanes
+        if pieces.rows:
+          writer.line(f"const int lane = ptx::thread() % {lanes};")
+        if self.plan.turns == 1:
+          pieces.declare_row(writer, lanes)
+      else:
+        pieces.declare_all(writer, self.threads.graph, first)
+    rows = pieces.cut.grid, writer, self.threads.graph, pieces.cut.kernel, pieces.extents
+    if self.threads.ahead:
+      declare_rows(*rows)
+    for step in self._first():
+      write_step(self.values, step)
+    if self.waits:
+      writer.wait()
+    if not self.threads.ahead:
+      declare_rows(*rows)
     ringed = {lowering.homes[i] for i in lowering.ring}
     for tile in lowering.tiles.values():
       at = self.plan.memory.places[tile.name] // tile.unit_bytes
@@ -114,10 +142,29 @@ class _Emitter:
       name = f"{tile.name}_ring" if tile.name in ringed else tile.name
       writer.line(f"{storage(tile.dtype)}* {name} = {base};")
 
+  def _first(self) -> list[ThreadStep]:
+    """Loads of what no kernel before writes: weights, or all that there is."""
+    steps, values, update = self.threads.steps, self.values, self.update
+    loads = (s for s in (steps.before if update else steps.after) if isinstance(s, Fetch))
+    weights = (s for s in loads if self.threads.ahead or not values.view(values.ops[s.index].tensor).coherent)
+    return [s for s in weights if not (update and update.is_of_rows(s))] if self.waits else []
+
+  @property
+  def update(self) -> UpdateText | None:
+    """Of outputs in the memory of inputs."""
+    update, ahead = self.plan.lowering.assignment.update, AheadWriter(self.values, self.plan.memory)
+    return (
+      UpdateText(self.values, update, self.plan.turns, partial(self._all, ahead=ahead)) if update else None
+    )
+
   def run(self) -> None:
     """The three runs."""
     writer, threads, steps = self.writer, self.threads, self.threads.steps
     ahead = AheadWriter(self.values, self.plan.memory)
+    first = self._first()
+    if update := self.update:
+      update.run([s for s in steps.before if s not in first], steps)
+      return
     loop = threads.kernel.loop is not None and bool(steps.body)
     turns = TurnsText(self.values, self.plan.unseen) if self.plan.unseen else None
     if loop:
@@ -135,11 +182,12 @@ class _Emitter:
       if loop:
         ahead.begin()
       self._loop(ahead, loop)
-    alone = first_of_savers(self.values, steps.after)
-    self._all(steps.after[:alone], ahead)
-    if steps.after[alone:]:
+    after = tuple(s for s in steps.after if s not in first)
+    alone = first_of_savers(self.values, after)
+    self._all(after[:alone], ahead)
+    if after[alone:]:
       with writer.where(savers(self.values)):
-        self._all(steps.after[alone:], ahead)
+        self._all(after[alone:], ahead)
     if any(isinstance(s, GatherRanks) for s in steps.before + steps.body + steps.after):
       writer.comment("Shared memory stays until every block of the cluster has read it.")
       writer.line("ptx::cluster_sync();")

@@ -8,6 +8,7 @@ from mirage_onnx.codegen.loads import TensorText, tag
 from mirage_onnx.codegen.source import chosen, conditional
 from mirage_onnx.codegen.tiled.copies import copy_load, copying
 from mirage_onnx.codegen.tiled.quads_text import in_quads, load_quads, store_quads
+from mirage_onnx.codegen.tiled.rows_text import load_row, store_row
 from mirage_onnx.codegen.tiled.spot import Spot, owner
 from mirage_onnx.codegen.tiled.tile_text import tile_offset
 from mirage_onnx.codegen.tiled.values import ValueWriter
@@ -31,6 +32,9 @@ def barrier(w: ValueWriter, step: do.ThreadBarrier) -> None:
 
 def fetch(w: ValueWriter, step: do.Fetch) -> None:
   """A tile of a tensor to registers; widens what was issued before."""
+  if w.lowering.warps.in_rows:
+    load_row(w, step.to)
+    return
   held, op, own = step.to, w.ops[step.index], w.own(step.index)
   pairs = in_pairs(w.lowering, held)
   early = held in w.issued
@@ -166,6 +170,9 @@ def spill(w: ValueWriter, step: do.Spill) -> None:
 
 def store(w: ValueWriter, step: do.Store) -> None:
   """A value to its tensor, by one of those that hold an element."""
+  if w.lowering.warps.in_rows:
+    store_row(w, w.lowering.kernel.saves[step.index])
+    return
   kernel, lowering = w.lowering.kernel, w.lowering
   save = kernel.saves[step.index]
   form = lowering.save_form(save.arg)

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mirage_onnx.codegen.grid_text import declare_firsts, first_of
+from mirage_onnx.codegen.grid_text import declare_firsts, first_of, last_of
 from mirage_onnx.codegen.index_text import times, total
 from mirage_onnx.codegen.loads import TensorText
 from mirage_onnx.codegen.source import Writer
 from mirage_onnx.ir.ugraph import UGraph
+from mirage_onnx.lower.grid import Grid
 from mirage_onnx.lower.pieces import GRID, RANK, STEP, Piece, Pieces
 from mirage_onnx.lower.sizes import count, identifier
 from mirage_onnx.lower.unseen import early_end
@@ -18,12 +19,16 @@ class PiecesText:
   """The variables that say where the pieces of ``cut`` lie."""
 
   cut: Pieces
+  #: Of the launch, whose blocks may have several tiles of an axis, in turns.
+  grid: Grid
   #: Tensor -> the axis along which it ends early, and the variable that says where.
   ends: dict[str, tuple[str, str]] = field(default_factory=dict)
   #: The axis of which the first block has the last tile.
   backwards: str = ""
   #: The variable that says where the loop's axis ends for this kernel, where that is sooner than it does.
   upto: str = ""
+  #: The rows of a block that takes one axis in rows; a thread has one of them.
+  rows: Piece | None = None
 
   @property
   def extents(self) -> Mapping[str, int]:
@@ -33,6 +38,8 @@ class PiecesText:
     """The index in the axis of the piece's first element."""
     if not piece.levels:
       return "0"
+    if piece == self.rows:
+      return "row"
     if piece.levels == GRID:
       return first_of(self.cut.grid.tile(piece.axis, self.extents))
     if piece.levels[-1] == RANK and self.cut.params.cluster == 1:
@@ -72,12 +79,28 @@ class PiecesText:
 
   def declare(self, writer: Writer, tile: str = "") -> None:
     """``first_`` and ``size_`` of what does not move with the loop; ``tile``: see ``declare_firsts``."""
-    declare_firsts(self.cut.grid, writer, tile, self.backwards)
+    declare_firsts(self.grid, writer, tile, self.backwards)
     self._declare_sizes(writer)
+
+  @property
+  def rows_are_whole(self) -> bool:
+    """Whether every thread has a row of its own; else those behind the last have that one, too."""
+    return not self.rows or not next(a for a in self.grid.axes if a.axis == self.rows.axis).short
+
+  def declare_row(self, writer: Writer, lanes: int, turn: str = "0") -> None:
+    """``row``: of this thread, of which a row has ``lanes``, and whether there ``exists`` one for it."""
+    if not self.rows:
+      return
+    at = next(a for a in self.grid.axes if a.axis == self.rows.axis)
+    place = total(first_of(at), times(turn, self.rows.length), f"ptx::thread() / {lanes}")
+    if not self.rows_are_whole:
+      writer.line(f"const bool exists = {place} <= {last_of(at)};")
+      place = f"exists ? {place} : {last_of(at)}"
+    writer.line(f"const int row = {place};")
 
   def _declare_sizes(self, writer: Writer) -> None:
     for (axis, levels), piece in sorted(self.cut.used.items()):
-      if levels == GRID and not piece.exact:
+      if levels == GRID and not piece.exact and piece != self.rows:
         left = total(str(count(self.extents, axis)), f"-{self.first(piece)}").replace("+ -", "- ")
         writer.line(f"const int {self.size(piece)} = at_most({left}, {piece.length});")
       elif levels.endswith(RANK):

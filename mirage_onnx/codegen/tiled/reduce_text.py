@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from mirage_onnx.codegen.index_text import total
-from mirage_onnx.codegen.source import chosen
+from mirage_onnx.codegen.source import chosen, conditional
 from mirage_onnx.codegen.tiled.quads_text import QUAD_TILES
 from mirage_onnx.codegen.tiled.spot import Spot, digit
 from mirage_onnx.codegen.tiled.tails import clear_tail
@@ -58,9 +58,13 @@ def fold(w: ValueWriter, step: do.Fold) -> None:
       conditions = spot.exists(gone)
     # The largest multiple is the multiple of the largest.
     scaled = None if conditions or cleared or rule != "Max" else w.scaled(op.args[0])
-    value = chosen(conditions, w.taken(op, w.element(scaled[0] if scaled else op.args[0], spot)), neutral)
+    value = w.taken(op, w.element(scaled[0] if scaled else op.args[0], spot))
     to = f"{name}{spot.subscript(held.form)}"
-    w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
+    if w.lowering.warps.in_rows:
+      w.writer.line(conditional(conditions, f"{to} = {rule}::combine({to}, {value});"), step.index)
+    else:
+      value = chosen(conditions, value, neutral)
+      w.writer.line(f"{to} = {rule}::combine({to}, {value});", step.index)
   if scaled:
     with w.walk(held.form) as spot:
       w.writer.line(f"{name}{spot.subscript(held.form)} *= {scaled[1]};", step.index)
@@ -121,8 +125,10 @@ def publish(w: ValueWriter, step: do.Publish) -> None:
   if w.apart and w.ops[step.index].op in CLUSTER:
     _publish_apart(w, index, form, tile)
     return
+  one = ["ptx::lane() == 0"] if w.lowering.warps.in_rows else []
   with w.walk(form) as spot:
-    w.writer.line(f"{tile.name}[{_slot(w, spot, form)}] = {w.element(index, spot)};", index)
+    text = f"{tile.name}[{_slot(w, spot, form)}] = {w.element(index, spot)};"
+    w.writer.line(conditional(one, text), index)
 
 
 def _publish_apart(w: ValueWriter, index: int, form: Form, tile: SharedTile) -> None:
@@ -155,14 +161,14 @@ def gather(w: ValueWriter, step: do.Gather) -> None:
   warps, rule = w.lowering.warps, rule_of(w.ops[step.index].op)
   form = w.lowering.forms[step.index]
   tile, name = w.lowering.tiles[step.tile], w.name(Held(step.index, form))
-  stride, part, count = 32, digit(warps, step.side), warps.count(step.side)
+  stride, part, count = warps.slots, digit(warps, step.side), warps.count(step.side)
   for side, n in warps.digits:
     if side == step.side:
       break
     stride *= n
   with w.walk(form) as spot:
-    first = f"{tile.name} + {_slot(w, spot, form)} - {part} * {stride}"
-    value = f"parts_reduce<{rule}, {count}, {stride}>({first})"
+    first = f"{_slot(w, spot, form)} - {part} * {stride}" if stride > 1 else _slot(w, spot, form, first=True)
+    value = f"parts_reduce<{rule}, {count}, {stride}>({total(tile.name, first)})"
     w.writer.line(f"{name}{spot.subscript(form)} = {value};", step.index)
 
 
@@ -190,8 +196,8 @@ def gather_ranks(w: ValueWriter, step: do.GatherRanks) -> None:
         w.writer.line(f"{call}, {place}, others{step.index}, {own});", step.index)
 
 
-def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:
-  """Where a thread has a register in a tile of slots, one of all threads after the other."""
+def _slot(w: ValueWriter, spot: Spot, form: Form, *, first: bool = False) -> str:
+  """Where a thread (or the first) has a register in a tile of slots, one of all threads after the other."""
   names = [f"q_{p.name}" for p in form.rest]
   names += ["i"] if form.g else []
   names += ["j"] if form.t else []
@@ -200,4 +206,6 @@ def _slot(w: ValueWriter, spot: Spot, form: Form) -> str:
   for name, count in zip(names, w.lowering.warps.shape(form), strict=True):
     before = "0" if text == "0" else f"({text}) * {count}"
     text = total(before, spot.at[name])
-  return total("0" if text == "0" else f"({text}) * {32 * w.lowering.warps.total}", "ptx::thread()")
+  warps = w.lowering.warps
+  own = "0" if first else "ptx::warp()" if warps.in_rows else "ptx::thread()"
+  return total("0" if text == "0" else f"({text}) * {warps.slots * warps.total}", own)

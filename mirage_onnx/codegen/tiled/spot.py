@@ -46,6 +46,12 @@ class Spot:
   def _flat(self, side: Side, inner: bool) -> str:
     lanes = self.form.lanes
     tile = lanes.inner if inner else lanes.groups
+    element = self.at["e"] if inner and lanes.pack > 1 else "0"
+    if self.warps.in_rows:
+      own = "lane" if self.pieces.rows else "ptx::thread()"
+      vector = total(times(self.at["j"], lanes.lanes * self.warps.count(side)), own)
+      alone = vector == own or lanes.pack == 1
+      return total(times(vector if alone else f"({vector})", lanes.pack), element)
     each = self.warps.tiles(side, tile) * tile
     lane = "0"
     if inner:
@@ -53,7 +59,6 @@ class Spot:
       lane = times(number, lanes.pack)
     elif lanes.groups > 1:
       lane = "g"
-    element = self.at["e"] if inner and lanes.pack > 1 else "0"
     step = times(self.at["j" if inner else "i"], tile)
     return total(times(digit(self.warps, side), each), step, lane, element)
 
@@ -70,6 +75,9 @@ class Spot:
         self.known[p] = self.at[f"q_{p.name}"]
     for side, inner in ((self.form.g, False), (self.form.t, True)):
       if not wanted & set(side):
+        continue
+      if self.warps.in_rows:  # of one piece each, that of a thread's one row
+        self.known[side[0]] = self._flat(side, inner) if inner else "0"
         continue
       flat = f"{'c' if inner else 'r'}{self.tag}"
       if all(p not in self.known for p in side):
@@ -92,7 +100,9 @@ class Spot:
       if own & set(side) and not self.warps.covers(side, tile):
         # The outermost piece is not cut off by a remainder, so it alone can be too large.
         first = side[0]
-        if first in self.known:
+        if self.warps.in_rows:
+          found.append(f"{self.half(0)._flat(side, inner)} < {length(side)}")
+        elif first in self.known:
           found.append(f"{self.known[first]} < {first.length}")
         else:
           found.append(f"{self._flat(side, inner)} < {length(side)}")

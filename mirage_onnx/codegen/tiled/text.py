@@ -28,7 +28,7 @@ def begin_state(w: ValueWriter, index: int) -> None:
 
 def _run(w: ValueWriter, step: do.ThreadRun) -> None:
   for index in step.ops:
-    w.declare(Held(index, step.form))
+    w.declare(Held(index, w.lowering.forms[index]))
   with w.walk(step.form) as spot:
     for index in step.ops:
       op = w.ops[index]

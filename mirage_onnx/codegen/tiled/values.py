@@ -65,7 +65,7 @@ class ValueWriter:
   ``whole``: of masks that are computed all elements are seen. ``apart``: tiles that a rank has of what is
   behind the sums of all ranks (``quads_text.py``); 0: each has all.
   ``late``: results are kept, and stored beside the next products; ``beside``: functions of what is kept are
-  computed beside those that are written.
+  computed beside those that are written. ``changes``: a variable of that name says whose rows are stored.
   """
 
   graph: UGraph
@@ -82,6 +82,7 @@ class ValueWriter:
   apart: int = 0
   late: LateStores | None = None
   beside: bool = False
+  changes: bool = False
 
   @property
   def ops(self) -> tuple[BlockOp, ...]:

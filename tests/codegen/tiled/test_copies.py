@@ -90,7 +90,7 @@ def test_truth_values_stay_out_of_shared_memory():
 @pytest.mark.parametrize(("layout", "kind"), [("shared", Copy), ("vector", Fetch)])
 def test_the_layout_of_a_load_is_honoured(layout, kind):
   text = CENTRED.replace("f32[a0,a1] post vector\n  %1", f"f32[a0,a1] post {layout}\n  %1")
-  steps = case(text, 2, warps=1, a0=4, a1=40).threads().steps
+  steps = case(text, 3, warps=1, a0=4, a1=40).threads().steps
   assert [type(s) for s in steps.after if s.index == 0 and isinstance(s, (Copy, Fetch))] == [kind]
 
 
