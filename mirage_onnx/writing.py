@@ -95,7 +95,7 @@ def _written(
   """As ``write``."""
   while run.chosen:
     try:
-      return _write(run, loaded, options, place, check=check, gate=gate, notes=notes)
+      return _Writing(run, loaded, options, place, gate, notes, check=check).result()
     except _RivalError:
       slower = "the whole model was measured faster with the choice that predictions make"
       gone = {i: Rejection("MODEL_SLOWER", slower, c.region.nodes) for i, (c, _) in enumerate(run.chosen)}
@@ -151,34 +151,102 @@ class _DroppedError(Exception):
     self.keys = keys
 
 
-def _write(
-  run: Run,
-  loaded: LoadedModel,
-  options: Options,
-  place: Destination,
-  *,
-  check: bool,
-  gate: Gate | None,
-  notes: tuple[Callable[[Run], Run], Callable[[Path], None]],
-) -> tuple[Run, str]:
-  """As ``write``.
+class _Writing:
+  """One try to write the model of ``run``; ``left``: what of it passes, ``said``: what was checked."""
 
-  Raises:
-      _RivalError: the gate prefers the other choice; nothing was written.
-      _DroppedError: the gate does not let the result pass; nothing was written.
-      MirageError: as ``save_model``.
-  """
-  original = loaded.path or loaded.given.SerializeToString()
-  weights = weight_bytes(loaded.given)
-  left, said, last, made = run, "", "not checked", run
-  kept = KeptChecks.of_user(original, loaded.given) if check else None
+  def __init__(
+    self,
+    run: Run,
+    loaded: LoadedModel,
+    options: Options,
+    place: Destination,
+    gate: Gate | None,
+    notes: tuple[Callable[[Run], Run], Callable[[Path], None]],
+    *,
+    check: bool,
+  ) -> None:
+    self._run, self._loaded, self._options, self._place = run, loaded, options, place
+    self._gate, (self._noted, self._timed) = gate, notes
+    self._original = loaded.path or loaded.given.SerializeToString()
+    self._kept = KeptChecks.of_user(self._original, loaded.given) if check else None
+    self.left, self.said = run, ""
+    #: What is being written, and what was said of it.
+    self._made, self._last = run, "not checked"
 
-  def rival_is_better(new: Path) -> bool:
+  def result(self) -> tuple[Run, str]:
+    """As ``write``.
+
+    Raises:
+        _RivalError: the gate prefers the other choice; nothing was written.
+        _DroppedError: the gate does not let the result pass; nothing was written.
+        MirageError: as ``save_model``.
+    """
+    good, failed = largest_valid(len(self._run.chosen), self._attempt)
+    if not good:
+      self.left, self.said = self._with(()), "every region was dropped"
+      self._save(self.left, self._place.output)
+    return refused(self.left, self._run, failed), self.said
+
+  def _with(self, some: Sequence[int]) -> Run:
+    return with_these(self._run, self._loaded, self._options, some)
+
+  def _save(
+    self, run: Run, output: Path, check: Callable[[Path], Rejection | None] | None = None
+  ) -> Rejection | None:
+    place = self._place
+    return save_model(run.model, output, place.source, external=place.external, check=check)
+
+  def _attempt(self, some: Sequence[int]) -> Rejection | None:
+    whole = len(some) == len(self._run.chosen)
+    if not whole and time.monotonic() > self._place.end + self._place.slack:
+      return Rejection("CHECK_FAILED", "the model failed its check, and there was no time to find the region")
+    made = self._run if whole else self._with(some)
+    if not made.chosen:
+      return Rejection("CHECK_FAILED", "it could not be rewritten without the others")
+    self._made = self._noted(made)
+    why = self._save(self._made, self._place.output, self._checked)
+    if why is None:
+      self.left, self.said = self._made, self._last
+    return why
+
+  def _checked(self, new: Path) -> Rejection | None:
+    made, gate = self._made, self._gate
+    if gate and made.rival and len(made.chosen) == len(self._run.chosen):
+      # The measured choice is the better one as a rule: it is checked on the CPU while both have the GPU.
+      with ThreadPoolExecutor(1, thread_name_prefix="check") as pool:
+        check_beside = pool.submit(self._passes, new)
+        if self._rival_is_better(new, gate):
+          raise _RivalError
+        found = check_beside.result()
+    else:
+      found = self._passes(new)
+    if found is not None:
+      self._last = found.said
+      if found.problem:
+        return Rejection("CHECK_FAILED", found.problem)
+    if gate and (keys := gate.drops(new, made)):
+      raise _DroppedError(keys)
+    self._timed(new)
+    _expected(new, self._place)
+    return None
+
+  def _passes(self, new: Path) -> Found | None:
+    if self._kept is None:
+      return None
+    place, now = self._place, time.monotonic()
+    found = self._kept.passed(new)
+    if found is None:
+      seconds = max(place.slack, min(MOST_S, place.end - now))
+      found = check_written(self._original, new, weight_bytes(self._loaded.given), seconds, place.checks)
+      self._kept.keep(new, found)
+    return found
+
+  def _rival_is_better(self, new: Path, gate: Gate) -> bool:
     """Whether the run's other choice is; its file, if nobody knows, is gone afterwards."""
-    assert gate is not None
     from mirage_onnx.tune.rival import made_with
 
-    better, name = False, f"{made_with(run.rival)} {options.pool} {place.external}"
+    better, output = False, self._place.output
+    name = f"{made_with(self._run.rival)} {self._options.pool} {self._place.external}"
     if (known := gate.preferred(new, name)) is not None:
       return known
 
@@ -187,60 +255,6 @@ def _write(
       better = gate.prefers(other, new, name)
       return Rejection("MODEL_SLOWER", "it was written to be compared only")
 
-    beside = place.output.with_name(f"{place.output.name}.rival")
-    save_model(
-      with_rival(run, loaded, options).model, beside, place.source, external=place.external, check=asked
-    )
+    rival = with_rival(self._run, self._loaded, self._options)
+    self._save(rival, output.with_name(f"{output.name}.rival"), asked)
     return better
-
-  def passes(new: Path) -> Found | None:
-    if kept is None:
-      return None
-    now = time.monotonic()
-    found = kept.passed(new)
-    if found is None:
-      seconds = max(place.slack, min(MOST_S, place.end - now))
-      found = check_written(original, new, weights, seconds, place.checks)
-      kept.keep(new, found)
-    return found
-
-  def checked(new: Path) -> Rejection | None:
-    nonlocal last
-    if gate and made.rival and len(made.chosen) == len(run.chosen):
-      # The measured choice is the better one as a rule: it is checked on the CPU while both have the GPU.
-      with ThreadPoolExecutor(1, thread_name_prefix="check") as pool:
-        check_beside = pool.submit(passes, new)
-        if rival_is_better(new):
-          raise _RivalError
-        found = check_beside.result()
-    else:
-      found = passes(new)
-    if found is not None:
-      last = found.said
-      if found.problem:
-        return Rejection("CHECK_FAILED", found.problem)
-    if gate and (keys := gate.drops(new, made)):
-      raise _DroppedError(keys)
-    notes[1](new)
-    _expected(new, place)
-    return None
-
-  def attempt(some: Sequence[int]) -> Rejection | None:
-    nonlocal left, said, made
-    if len(some) < len(run.chosen) and time.monotonic() > place.end + place.slack:
-      return Rejection("CHECK_FAILED", "the model failed its check, and there was no time to find the region")
-    made = run if len(some) == len(run.chosen) else with_these(run, loaded, options, some)
-    if not made.chosen:
-      return Rejection("CHECK_FAILED", "it could not be rewritten without the others")
-    made = notes[0](made)
-    why = save_model(made.model, place.output, place.source, external=place.external, check=checked)
-    if why is None:
-      left, said = made, last
-    return why
-
-  good, failed = largest_valid(len(run.chosen), attempt)
-  if not good:
-    left = with_these(run, loaded, options, ())
-    save_model(left.model, place.output, place.source, external=place.external)
-    said = "every region was dropped"
-  return refused(left, run, failed), said

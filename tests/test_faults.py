@@ -7,7 +7,7 @@ import pytest
 from planted_failures import STAGES, planted
 from small_models import Net
 
-from mirage_onnx import pipeline, searching
+from mirage_onnx import pipeline, search_run, searching
 from mirage_onnx.errors import MirageError
 from mirage_onnx.importer import load_model
 from mirage_onnx.report.optimize_report import found_report
@@ -80,7 +80,7 @@ def test_a_fault_of_one_instance():
 
 def test_a_worker_that_dies_costs_its_region(monkeypatch):
   monkeypatch.setattr(searching, "MIN_REGIONS", 1)
-  right, killed = searching._ask, []
+  right, killed = search_run._ask, []
 
   def dying(worker, hooks, weights, job):
     if any(n.startswith("Tanh") for n in job.region.nodes):
@@ -88,7 +88,7 @@ def test_a_worker_that_dies_costs_its_region(monkeypatch):
       worker.kill()
     return right(worker, hooks, weights, job)
 
-  monkeypatch.setattr(searching, "_ask", dying)
+  monkeypatch.setattr(search_run, "_ask", dying)
   options = pipeline.Options(H200, margin=-9.0, budget_s=2000.0, every=True, workers=2)
   run = pipeline.run(load_model(MODEL), options)
   check(run)

@@ -79,7 +79,7 @@ def make_region(
   runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
   places = {x: places_in_memory(x, found) for x in (*live, *outputs)}
   named = join_axes(named, places, runtime)
-  region = _rename(program, nodes, found, constants, named)
+  region = _Renaming(program, found, named).region(nodes, constants)
   return with_runtime_axes(region, program, sizes or {}, dims)
 
 
@@ -136,83 +136,114 @@ def _by_places(
   return dict(zip(terms, substitute(terms, placed), strict=True))
 
 
-def _rename(
-  program: Program,
-  nodes: tuple[str, ...],
-  found: Viewed,
-  constants: Mapping[str, Constant],
-  named: NamedSteps,
-) -> Region:
-  inputs, outputs = tuple(found.inputs), tuple(found.outputs)
-  tensors = {**found.inputs, **found.outputs}
-  # Rows that a run picks change with the run.
-  weights = {
-    i for i in inputs
-    if found.source(i).name in program.weights and not (i in found.views and found.views[i].picks)
-  }  # fmt: skip
-  memory = {x: named.memory(x) for x in (*inputs, *outputs)}
-  roots = tuple(named.terms[o] for o in outputs)
-  runtime = {a for a, n in named.extents.items() if program.is_symbolic(n)}
-  start = {i: digest(tensors[i].dtype, i in weights, *_seen(i, found, memory)) for i in inputs}
-  colour, axis_colour = colours(roots, start, memory, runtime)
-  placed: Mapping[Term, Term] = {}
-  if len({*colour.values()}) < len(colour) or len({*axis_colour.values()}) < len(axis_colour):
+class _Renaming:
+  """Names of a region's inputs, axes and picks, which follow from how they are used alone."""
+
+  def __init__(self, program: Program, found: Viewed, named: NamedSteps) -> None:
+    self._program, self._found, self._named = program, found, named
+    self._outputs = tuple(found.outputs)
+    self._tensors = {**found.inputs, **found.outputs}
+    # Rows that a run picks change with the run.
+    self._weights = {
+      i for i in found.inputs
+      if found.source(i).name in program.weights and not (i in found.views and found.views[i].picks)
+    }  # fmt: skip
+    self._memory = {x: named.memory(x) for x in (*found.inputs, *self._outputs)}
+    self._roots = tuple(named.terms[o] for o in self._outputs)
+    self._inputs: dict[str, None] = {}
+    self._axes: dict[str, None] = {}
+    self._order()
+    self.names = {x: f"i{k}" for k, x in enumerate(self._inputs)}
+    self.axes = {a: f"a{k}" for k, a in enumerate(self._axes)}
+    order = dict.fromkeys(found.views[x].picks for x in self._inputs if x in found.views)
+    self.picks = {x: f"r{k}" for k, x in enumerate(x for x in order if x)}
+
+  def _colours(
+    self, start: Mapping[str, str]
+  ) -> tuple[Mapping[Term, str], Mapping[str, str], Mapping[Term, Term]]:
+    """Of terms and axes; and terms by their places, where colours leave a tie."""
+    extents, memory = self._named.extents, self._memory
+    runtime = {a for a, n in extents.items() if self._program.is_symbolic(n)}
+    colour, axis_colour = colours(self._roots, start, memory, runtime)
+    if len({*colour.values()}) == len(colour) and len({*axis_colour.values()}) == len(axis_colour):
+      return colour, axis_colour, {}
     # What is used alike may have other extents. Colours that see them break the tie, and only that: a
     # region's names do not depend on its sizes otherwise.
-    sizes = {a: 0 if a in runtime else n for a, n in named.extents.items()}
+    sizes = {a: 0 if a in runtime else n for a, n in extents.items()}
     sized = {i: digest(c, *(sizes[a] for a in memory[i])) for i, c in start.items()}
-    finer, finer_axis = colours(roots, sized, memory, runtime)
+    finer, finer_axis = colours(self._roots, sized, memory, runtime)
     colour = {u: c + finer[u] for u, c in colour.items()}
     axis_colour = {a: f"{c}{finer_axis[a]}{sizes[a]}" for a, c in axis_colour.items()}
-    placed = _by_places(roots, inputs, memory)
-  ranked = sorted(range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i))
-  input_order: dict[str, None] = {}
-  axis_order: dict[str, None] = {}
-  visited: set[Term] = set()
+    return colour, axis_colour, _by_places(self._roots, tuple(self._found.inputs), memory)
 
-  def visit(u: Term) -> None:
-    if u in visited:
-      return
-    visited.add(u)
-    args = u.args
-    if u.op in COMMUTATIVE:
-      args = tuple(sorted(args, key=lambda a: (colour[a], placed.get(a, a))))
-    for a in args:
-      visit(a)
-    if u.op == INPUT:
-      input_order.setdefault(str(u.attr))
-      for x in memory[str(u.attr)]:
-        axis_order.setdefault(x)
-    for x in sorted(bound(u), key=lambda x: axis_colour[x]):
-      axis_order.setdefault(x)
+  def _order(self) -> None:
+    """Inputs and axes in the order of the first visit."""
+    inputs, axes, memory, tensors = self._inputs, self._axes, self._memory, self._tensors
+    start = {
+      i: digest(tensors[i].dtype, i in self._weights, *_seen(i, self._found, memory))
+      for i in self._found.inputs
+    }
+    colour, axis_colour, placed = self._colours(start)
+    visited: set[Term] = set()
 
-  for i in ranked:
-    visit(roots[i])
-    for a in memory[outputs[i]]:
-      axis_order.setdefault(a)
-  # Read by the nodes, but no output depends on them (x - x).
-  unread = {x: (start[x], [named.extents[a] for a in memory[x]], x) for x in set(inputs) - set(input_order)}
-  for x in sorted(unread, key=unread.__getitem__):
-    input_order[x] = None
-    for a in memory[x]:
-      axis_order.setdefault(a)
-  names = {x: f"i{k}" for k, x in enumerate(input_order)}
-  order = dict.fromkeys(found.views[x].picks for x in input_order if x in found.views)
-  picks = {x: f"r{k}" for k, x in enumerate(x for x in order if x)}
-  axes = {a: f"a{k}" for k, a in enumerate(axis_order)}
-  fresh = {x: t.input_(names[x], (axes[a] for a in memory[x])) for x in input_order}
-  terms = substitute((roots[i] for i in ranked), fresh, axes)
-  extents = {axes[a]: named.extents[a] for a in axis_order}
+    def visit(u: Term) -> None:
+      if u in visited:
+        return
+      visited.add(u)
+      args = u.args
+      if u.op in COMMUTATIVE:
+        args = tuple(sorted(args, key=lambda a: (colour[a], placed.get(a, a))))
+      for a in args:
+        visit(a)
+      if u.op == INPUT:
+        inputs.setdefault(str(u.attr))
+        for x in memory[str(u.attr)]:
+          axes.setdefault(x)
+      for x in sorted(bound(u), key=lambda x: axis_colour[x]):
+        axes.setdefault(x)
 
-  def tensor(x: str, name: str) -> RegionTensor:
-    dtype = tensors[x].dtype
-    assert dtype is not None
-    dims = tuple(tuple(axes[a] for a in d) for d in named.axes[x])
-    view = found.views.get(x)
+    roots, outputs = self._roots, self._outputs
+    self._ranked = sorted(
+      range(len(outputs)), key=lambda i: (colour[roots[i]], str(tensors[outputs[i]].dtype), i)
+    )
+    for i in self._ranked:
+      visit(roots[i])
+      for a in memory[outputs[i]]:
+        axes.setdefault(a)
+    # Read by the nodes, but no output depends on them (x - x).
+    extents = self._named.extents
+    unread = {x: (start[x], [extents[a] for a in memory[x]], x) for x in {*self._found.inputs} - {*inputs}}
+    for x in sorted(unread, key=unread.__getitem__):
+      inputs[x] = None
+      for a in memory[x]:
+        axes.setdefault(a)
+
+  def region(self, nodes: tuple[str, ...], constants: Mapping[str, Constant]) -> Region:
+    """The region of these nodes under the names."""
+    axes, memory = self.axes, self._memory
+    fresh = {x: t.input_(self.names[x], (axes[a] for a in memory[x])) for x in self._inputs}
+    extents = {axes[a]: self._named.extents[a] for a in self._axes}
+    live = tuple(self._tensor(x, self.names[x]) for x in self._inputs)
+    return Region(
+      nodes=nodes,
+      steps=tuple(self._found.steps),
+      constants=constants,
+      inputs=live,
+      outputs=tuple(self._tensor(self._outputs[i], f"o{k}") for k, i in enumerate(self._ranked)),
+      terms=substitute((self._roots[i] for i in self._ranked), fresh, axes),
+      extents=extents,
+      picks=tuple(self._picking(x, name, live, extents) for x, name in self.picks.items()),
+    )
+
+  def _tensor(self, x: str, name: str) -> RegionTensor:
+    tensor, axes, is_weight = self._tensors[x], self.axes, x in self._weights
+    assert tensor.dtype is not None
+    dims = tuple(tuple(axes[a] for a in d) for d in self._named.axes[x])
+    view = self._found.views.get(x)
     made = RegionTensor(
-      name, dtype, tuple(axes[a] for a in memory[x]), tensors[x], x in weights, dims, view,
-      picks[view.picks] if view and view.picks else "",
-      _band(program, x, dims) if x in weights and view is None else None,
+      name, tensor.dtype, tuple(axes[a] for a in self._memory[x]), tensor, is_weight, dims, view,
+      self.picks[view.picks] if view and view.picks else "",
+      _band(self._program, x, dims) if is_weight and view is None else None,
     )  # fmt: skip
     held = [a for w in made.windows for a in w.axes]
     if any(w.repeat > 1 and len(w.axes) != 1 for w in made.windows):
@@ -221,14 +252,14 @@ def _rename(
       raise RejectionError("OP_FORM", f"an axis of {x!r} begins inside a dimension of the part that is read")
     return made
 
-  live = tuple(tensor(x, names[x]) for x in input_order)
-
-  def picking(x: str, name: str) -> RegionTensor:
+  def _picking(
+    self, x: str, name: str, live: Sequence[RegionTensor], extents: Mapping[str, int]
+  ) -> RegionTensor:
     """Its elements, in order, are the rows of a view: a dimension is some of its axes, or of one a part."""
-    tensor = found.picks[x]
+    tensor = self._found.picks[x]
     assert tensor.dtype is not None
     rows = next(i.dims[0] for i in live if i.picks == name)
-    shape = program.shape(tensor) or ()
+    shape = self._program.shape(tensor) or ()
     own: list[tuple[str, ...]] = [()] * len(shape)
     for dims, at in groups(shape, [extents[a] for a in rows]):
       if len(dims) > 1 and len(at) > 1:
@@ -236,14 +267,3 @@ def _rename(
       for d in dims:
         own[d] = tuple(rows[k] for k in at)
     return RegionTensor(name, tensor.dtype, rows, tensor, dims=tuple(own))
-
-  return Region(
-    nodes=nodes,
-    steps=tuple(found.steps),
-    constants=constants,
-    inputs=live,
-    outputs=tuple(tensor(outputs[i], f"o{k}") for k, i in enumerate(ranked)),
-    terms=terms,
-    extents=extents,
-    picks=tuple(picking(x, name) for x, name in picks.items()),
-  )

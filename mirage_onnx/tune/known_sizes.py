@@ -157,6 +157,8 @@ def _beyond(node: Node, program: Program, known: SizesFound | None, table: Table
     return NO_KERNEL
   rows, k, n = product
   types = {str(t.dtype) for i in node.inputs if i and (t := program.tensors.get(i)) and t.dtype}
+  if {"i32", "i64"} & types:  # of a cache, or rows that a run picks: lengths are beside the product
+    return "products whose operands end, or lie, where a run says were not measured"
   if other := sorted(types - known.products.keys()):
     return f"products of {', '.join(other)} were not measured"
   if (most := min(known.most_rows(k * n, t) for t in types)) < rows:

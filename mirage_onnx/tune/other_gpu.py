@@ -8,6 +8,7 @@ reads the weight.
 """
 
 from mirage_onnx.target import TARGETS, Rated, Target
+from mirage_onnx.targets import table_path
 
 #: A share of a region's time: twice the margin of a GPU on which both sides were measured.
 LEAST_MARGIN = 0.4
@@ -27,6 +28,8 @@ def known_like(target: Target) -> Target | None:
 
   None where it is measured itself, or of an architecture and a size only.
   """
+  if table_path(f"{target.name}_known").is_file():
+    return None
   return TARGETS.get(target.ranked_by) if target.name in TARGETS or target.table else None
 
 

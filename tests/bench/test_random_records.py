@@ -44,6 +44,17 @@ def test_rows_say_which_model_and_what_wrote_them(models):
   assert len(later) == 242 and all(r["gpu"] and len(r["commit"]) == 12 for r in later)
 
 
+def test_no_random_model_chosen_by_prediction_is_slower():
+  """``--target h200`` without a GPU, raced on an H100 afterwards."""
+  predicted = rows("predicted_random")
+  assert len({r["seed"] for r in predicted}) == len(predicted) == 126
+  assert {r["type"] for r in predicted} == {"fp16", "bf16", "fp32"}
+  replaced = [r for r in predicted if r["result"] == "replaced"]
+  assert len(replaced) == 116 and {r["result"] for r in predicted} == {"replaced", "unchanged"}
+  assert all(r["race"] and max(r["launches"]) > 0 for r in replaced)
+  assert all(w["high"] is None or w["high"] >= SLOWER for r in replaced for w in r["race"])
+
+
 def test_no_promised_case_is_slower():
   found = rows("promised_cases")
   assert {r["seed"] for r in found} == set(CASES)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from cached_steps import cached_step
 from small_models import Net
 
 import mirage_onnx
@@ -64,6 +65,12 @@ def test_types_that_were_measured():
   net = Net(dtype=np.float32)
   text = why(net, net.MatMul(net.input(1, K), net.weight(K, K)))["MatMul"]
   assert "products of f32 were not measured" in text
+
+
+def test_attention_to_a_cache_of_a_run():
+  """It was "products of i32": lengths, and tables of cosines for a weight."""
+  program = import_model(load_model(cached_step(1, 2, 4, 64, 256)))
+  assert "operands end, or lie, where a run says" in unpredicted_at(program, ({},), H200).nodes["it/attended"]
 
 
 @pytest.mark.parametrize("rows", [KNOWN.behind_function_rows, KNOWN.behind_function_rows + 1])

@@ -37,7 +37,7 @@ def test_times_are_between_what_physics_and_the_slowest_part_say(target):
       assert target.launch_us <= us <= there * max(worst, 1.0) * 1.6 + 1, op
 
 
-@pytest.mark.parametrize("target", [*SHEETS, H100, CALIBRATED], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [*SHEETS, CALIBRATED], ids=lambda t: t.name)
 def test_only_products_of_few_rows_are_known(target):
   """Where our kernels were not measured, whatever is known of ONNX Runtime's."""
   known = load_known(target)
@@ -50,10 +50,12 @@ def test_the_margin_is_wider_where_nothing_was_measured():
   for target in SHEETS:
     assert (least_margin(target, 0.2), least_margin(target, 0.6)) == (LEAST_MARGIN, 0.6)
     assert measured_like(target) is H200
-  assert least_margin(H200, 0.2) == 0.2 and known_like(H200) is measured_like(H200) is None
-  for target in (H100, CALIBRATED):  # ONNX Runtime was measured there, kernels of ours were not
-    assert least_margin(target, 0.2) == LEAST_MARGIN and measured_like(target) is None
-    assert known_like(target) is not None and load_table(target).source.endswith(target.gpu)
+  for target in (H200, H100):  # both sides were measured
+    assert least_margin(target, 0.2) == 0.2 and known_like(target) is measured_like(target) is None
+    assert load_known(target).most_rows(4096 * 4096, "f16") > 4096 and load_table(target) is not None
+  # Of one that calibrate has seen ONNX Runtime was measured, kernels of ours were not.
+  assert least_margin(CALIBRATED, 0.2) == LEAST_MARGIN and measured_like(CALIBRATED) is None
+  assert known_like(CALIBRATED) is not None and load_table(CALIBRATED).source.endswith(CALIBRATED.gpu)
 
 
 def test_nothing_is_predicted_where_not_even_the_chip_is_known():
