@@ -10,7 +10,7 @@ from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.judging import Judge
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import TIMED
-from mirage_onnx.searching import Setting
+from mirage_onnx.search_run import Setting
 from mirage_onnx.superopt.result import SearchBound
 from mirage_onnx.superopt.search import search
 from mirage_onnx.superopt.space import space_of
@@ -49,7 +49,7 @@ def test_what_is_timed_is_not_refused_for_a_full_cache(searched):
   """Twice the baseline is too slow: what a full cache takes is, what one takes that is half full is not."""
   chosen, result = searched
   full_us = result.candidates[0].candidate.predicted_us
-  setting = Setting(H100, SearchBound(), inf, timed=True)
+  setting = Setting(H100, SearchBound(), inf)
   for baseline_us, refused in ((0.45 * full_us, False), (0.2 * full_us, True)):
     o = Outcome(chosen.region, (chosen,), baseline_us)
     judged = Judge(None, -1.0, timed=True)(o, result, setting)
