@@ -23,6 +23,7 @@ from mirage_onnx.deadline import Ends
 from mirage_onnx.errors import Rejection
 from mirage_onnx.ir import Program
 from mirage_onnx.match.candidates import RegionCandidate
+from mirage_onnx.superopt.result import Stop
 from mirage_onnx.tune.arriving import POLL_S, Arriving, Hands, News, Searched, Timed
 from mirage_onnx.tune.expected import Expectations
 from mirage_onnx.tune.kept_ends import UNSEARCHED, End, KeptEnds
@@ -266,8 +267,9 @@ class Exploration:
     self.waiting.discard(key)
     if o.result is not None:
       self.expected.searched(o)
-    left = self.arriving and self.arriving.is_left and o.rejection and o.rejection.code == "INTERRUPTED"
-    if left and not self.ends.stopped():
+    # Be it with some programs: a repeat does not know what it would have found, and wrote other bytes.
+    cut_off = _is_cut(o, "INTERRUPTED") or (o.result and o.result.report.stop is Stop.INTERRUPTED)
+    if self.arriving and self.arriving.is_left and cut_off and not self.ends.stopped():
       o = replace(o, rejection=Rejection("NOT_TIMED", UNSEARCHED, o.region.nodes))
     self.found[key] = o
     if self._comes_again(o):
@@ -291,9 +293,9 @@ class Exploration:
     return self.found, f"{self.timed} of {self.timed + len(left)} regions timed, {self.why}"
 
 
-def _is_cut(o: Outcome) -> bool:
+def _is_cut(o: Outcome, code: str = "BUDGET") -> bool:
   """Whether the share of time that it had was over before anything of it was timed."""
-  return o.rejection is not None and o.rejection.code == "BUDGET"
+  return o.rejection is not None and o.rejection.code == code
 
 
 def _is_open(o: Outcome) -> bool:

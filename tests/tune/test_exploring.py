@@ -201,7 +201,10 @@ class Searches:
         len(self.done) % 4 == 0 and asks.choices == before and not asks.is_left and time.monotonic() < end
       ):
         time.sleep(0.01)
-    for o in self.left.values():
+    for n, o in enumerate(self.left.values()):
+      if n % 2:  # it was under way, and has found some
+        tell(replace(o, result=replace(o.result, report=stand_ins.report(9.0, stop=Stop.INTERRUPTED))))
+        continue
       cut = replace(stand_ins.found(), report=stand_ins.report(states=0, stop=Stop.INTERRUPTED))
       tell(replace(o, result=cut, rejection=Rejection("INTERRUPTED", "stopped", ())))
 
