@@ -76,7 +76,7 @@ class Shape:
       weight = next(ops[a] for a in op.args if columns in ops[a].axes)
       if weight.op != "load" or tensors[weight.tensor].axes[-1] != kernel.loop:
         return None
-    loads = [o for o in kernel.loads if o.fmap == kernel.loop and o.dtype.size_bytes == 2]
+    loads = [o for o in kernel.loads if o.fmap == kernel.loop and o.dtype.is_half]
     if any(tensors[o.tensor].axes[-1] != kernel.loop for o in loads if len(o.axes) > 1):
       return None
     if not {rows, columns} <= set(kernel.grid) or extents[rows] < LEAST_ROWS:
