@@ -16,6 +16,7 @@ from mirage_onnx.importer.steps_apart import has_steps
 
 _MARK, _SUM, _NORM = "pkg.mirage_onnx.normed", "sum", "norm"
 _WHOLE, _DOMAIN = "SkipSimplifiedLayerNormalization", "com.microsoft"
+_NORMALIZED = "SimplifiedLayerNormalization"
 #: From which an Add has every type that the operator has.
 _OPSET = 13
 
@@ -25,7 +26,7 @@ def split_norms(proto: ModelProto) -> ModelProto:
   opset = next((o.version for o in proto.opset_import if not o.domain), 0)
   own = {(f.domain, f.name) for f in proto.functions}
   stored = {t.name for t in proto.graph.initializer}
-  if opset < _OPSET or own & {(_DOMAIN, _WHOLE), ("", "Add"), ("", "SimplifiedLayerNormalization")}:
+  if opset < _OPSET or own & {(_DOMAIN, _WHOLE), ("", "Add"), ("", _NORMALIZED)}:
     return proto
   if not any(_can(n, stored) for g in _graphs(proto) for n in g.node):
     return proto
@@ -67,12 +68,23 @@ def _graphs(proto: ModelProto) -> list[GraphProto]:
 
 
 def _complete(nodes: Iterable[NodeProto]) -> Iterator[tuple[int, int]]:
-  """Places of two nodes that can be one."""
-  sums = {n.output[0]: k for k, n in enumerate(nodes) if _mark(n) == _SUM}
-  count = Counter(n.input[0] for n in nodes if _mark(n) == _NORM)
-  for k, n in enumerate(nodes):
-    if _mark(n) == _NORM and n.input[0] in sums and count[n.input[0]] == 1:
+  """Places of two nodes that can be one: marked, and what marks say, for a given model may have marks."""
+  sums = {n.output[0]: k for k, n in enumerate(nodes) if _mark(n) == _SUM and _is_sum(n)}
+  norms = [(k, n) for k, n in enumerate(nodes) if _mark(n) == _NORM and _is_norm(n)]
+  count = Counter(n.input[0] for _, n in norms)
+  for k, n in norms:
+    if n.input[0] in sums and count[n.input[0]] == 1:
       yield sums[n.input[0]], k
+
+
+def _is_sum(node: NodeProto) -> bool:
+  return (node.domain, node.op_type, len(node.input), len(node.output)) == ("", "Add", 2, 1)
+
+
+def _is_norm(node: NodeProto) -> bool:
+  values = {a.name: a.f if a.name == "epsilon" else a.i for a in node.attribute}
+  plain = (node.domain, node.op_type, len(node.input), len(node.output)) == ("", _NORMALIZED, 2, 1)
+  return plain and values.pop("epsilon", None) is not None and values == {"axis": -1, "stash_type": 1}
 
 
 def _can(node: NodeProto, stored: set[str]) -> bool:
@@ -96,7 +108,7 @@ def _parts(node: NodeProto, names: set[str]) -> list[NodeProto]:
   epsilon = next((a.f for a in node.attribute), 1e-12)
   summed = helper.make_node("Add", [x, skip], [total], name=name)
   normed = helper.make_node(
-    "SimplifiedLayerNormalization", [total, scale], [y],
+    _NORMALIZED, [total, scale], [y],
     name=node.name, axis=-1, epsilon=epsilon, stash_type=1,
   )  # fmt: skip
   for part, kind in ((summed, _SUM), (normed, _NORM)):

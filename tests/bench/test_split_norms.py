@@ -87,6 +87,25 @@ def test_others_stay(decoder, change):
   assert split_norms(decoder) is decoder
 
 
+@pytest.mark.parametrize("change", [
+  lambda a, b: setattr(a, "op_type", "Mul"), lambda a, b: setattr(b, "domain", "com.microsoft"),
+  lambda a, b: b.attribute.pop(), lambda a, b: b.ClearField("attribute"), lambda a, b: b.input.append("x"),
+  lambda a, b: setattr(next(x for x in b.attribute if x.name == "axis"), "i", 0),
+])  # fmt: skip
+def test_marks_of_other_nodes_are_not_believed(decoder, change):
+  """A given model may have any: it stays as it is, without them."""
+  made = split_norms(decoder)
+  for a, b in [
+    (x, y) for x in kinds(made, "Add") for y in kinds(made, "SimplifiedLayerNormalization")
+    if x.metadata_props and y.metadata_props and x.output[0] == y.input[0]
+  ]:  # fmt: skip
+    change(a, b)
+  before = [n.op_type for n in nodes_of(made.graph)]
+  whole_norms(made)
+  assert [n.op_type for n in nodes_of(made.graph)] == before
+  assert not any(p.key.endswith("normed") for n in nodes_of(made.graph) for p in n.metadata_props)
+
+
 def test_both_compute_what_the_node_does(rng):
   """To the last bit on a CPU: sums are rounded to fp16 in front of the norm."""
   x, skip, scale = (rng.standard_normal((2, 1, 64)).astype(np.float16) for _ in range(3))
