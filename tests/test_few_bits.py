@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from onnx import helper
 from packed_models import decoder_layer, gated, heads, model_of, nbits, norm, residual
-from small_models import Net, check_kernels, feeds, replaced_ops
+from slow_nodes import choose_slow
+from small_models import Net, check_kernels, check_stored_once, feeds, replaced_ops
 
 import mirage_onnx
-from mirage_onnx import pipeline
-from mirage_onnx.tune.known_sizes import Unpredicted
 
 
 @pytest.fixture(autouse=True)
@@ -17,14 +16,7 @@ def chosen(monkeypatch):
 
   Here one takes ONNX Runtime 100 us.
   """
-  floors = pipeline.with_floors
-
-  def slow(times, program, target):
-    own = {n.name: 100.0 for n in program.nodes if n.op_type == "MatMulNBits"}
-    return {**floors(times, program, target), **own}
-
-  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
-  monkeypatch.setattr(pipeline, "with_floors", slow)
+  choose_slow(monkeypatch, {"MatMulNBits"}, 100.0)
 
 
 CASES = {
@@ -107,10 +99,7 @@ def test_verified(dtype, tmp_path):
 
 def test_the_weights_are_stored_once_and_as_they_were():
   model = gated(n=256)
-  result = mirage_onnx.optimize(model, target="h200", workers=1)
-  before = {w.name: w.raw_data for w in model.graph.initializer if len(w.raw_data) > 4096}
-  after = {w.name: w.raw_data for w in result.model.graph.initializer}
-  assert before and all(after.get(name) == data for name, data in before.items())
+  check_stored_once(model)
 
 
 def test_rows_that_a_run_counts():

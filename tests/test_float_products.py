@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from float_products import float8, widened
 from region_meaning import largest_region
-from small_models import feeds, replaced_ops, search_region
+from slow_nodes import choose_slow
+from small_models import check_stored_once, feeds, replaced_ops, search_region
 
 import mirage_onnx
-from mirage_onnx import pipeline
-from mirage_onnx.tune.known_sizes import Unpredicted
 
 OP = "MatMulBlockQuantizedFp8Weight"
 
@@ -20,13 +19,7 @@ OP = "MatMulBlockQuantizedFp8Weight"
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch):
   """A prediction chooses none by itself; here one takes ONNX Runtime 100 us."""
-  floors = pipeline.with_floors
-
-  def slow(times, program, target):
-    return {**floors(times, program, target), **{n.name: 100.0 for n in program.nodes if n.op_type == OP}}
-
-  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
-  monkeypatch.setattr(pipeline, "with_floors", slow)
+  choose_slow(monkeypatch, {OP}, 100.0)
 
 
 CASES = {
@@ -64,7 +57,4 @@ def test_beside_a_norm():
 
 def test_the_weights_are_stored_once_and_as_they_were():
   model = float8(n=256)
-  result = mirage_onnx.optimize(model, target="h200", workers=1)
-  before = {w.name: w.raw_data for w in model.graph.initializer if len(w.raw_data) > 4096}
-  after = {w.name: w.raw_data for w in result.model.graph.initializer}
-  assert before and all(after.get(name) == data for name, data in before.items())
+  check_stored_once(model)

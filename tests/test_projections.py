@@ -4,31 +4,12 @@ import numpy as np
 import onnx
 import pytest
 from projecting_models import projecting
+from slow_nodes import choose_slow, near
 from small_models import feeds, run_model
 
 import mirage_onnx
-from mirage_onnx import pipeline
-from mirage_onnx.tune.known_sizes import Unpredicted
 
 pytestmark = pytest.mark.usefixtures("searched_once")
-
-
-def chosen(monkeypatch, slow):
-  """A prediction chooses what takes ONNX Runtime 300 us."""
-  floors = pipeline.with_floors
-
-  def timed(times, program, target):
-    own = {n.name: 300.0 if n.op_type in slow else 0.1 for n in program.nodes}
-    return {**floors(times, program, target), **own}
-
-  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
-  monkeypatch.setattr(pipeline, "with_floors", timed)
-
-
-def near(got, wants):
-  for a, b in zip(got, wants, strict=True):
-    assert a.shape == b.shape
-    np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.slow
@@ -43,7 +24,7 @@ def near(got, wants):
 )
 def test_kernels_of_the_parts(monkeypatch, mask, slow, left):
   """What stays of the node are its parts."""
-  chosen(monkeypatch, slow)
+  choose_slow(monkeypatch, slow, other_us=0.1)
   model = projecting(512, 8, dtype=np.float16, mask=mask, batch=2)
   result = mirage_onnx.optimize(model, target="h100", workers=1)
   ops = [n.op_type for n in result.model.graph.node]
@@ -62,7 +43,7 @@ def test_kernels_of_the_parts(monkeypatch, mask, slow, left):
 @pytest.mark.parametrize("mask", ["ends", "keys"])
 def test_sizes_of_a_run(monkeypatch, mask):
   """Dimensions with names, of which nothing is said inside the model, as optimizers write it."""
-  chosen(monkeypatch, ("MatMul", "MultiHeadAttention"))
+  choose_slow(monkeypatch, ("MatMul", "MultiHeadAttention"), other_us=0.1)
   model = projecting(512, 8, dtype=np.float16, mask=mask, batch="batch", length="length")
   del model.graph.value_info[:]
   sizes = {"batch": [2], "length": [64]}

@@ -4,16 +4,15 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import helper
+from slow_nodes import choose_slow, near
 from small_models import feeds, run_model
 from window_models import patches
 
 import mirage_onnx
-from mirage_onnx import pipeline
 from mirage_onnx.importer import import_model, load_model
 from mirage_onnx.importer.constants import known_values
 from mirage_onnx.match.candidates import find_candidates
 from mirage_onnx.match.cuts import PREDICTED, TIMED
-from mirage_onnx.tune.known_sizes import Unpredicted
 from mirage_onnx.tune.node_models import distinct_nodes, node_feeds, node_model, whole_name
 from mirage_onnx.tune.node_times import in_parts
 from mirage_onnx.tune.ort_run import region_feeds, region_model
@@ -118,20 +117,7 @@ def test_onnxruntime_has_the_whole_in_a_race(batch):
 @pytest.fixture
 def slow_products(monkeypatch):
   """A prediction chooses what takes ONNX Runtime 300 us."""
-  floors = pipeline.with_floors
-
-  def timed(times, program, target):
-    own = {n.name: 300.0 if n.op_type == "MatMul" else 0.1 for n in program.nodes}
-    return {**floors(times, program, target), **own}
-
-  monkeypatch.setattr(pipeline, "unpredicted_at", lambda *_: Unpredicted())
-  monkeypatch.setattr(pipeline, "with_floors", timed)
-
-
-def near(got, wants):
-  for y, want in zip(got, wants, strict=True):
-    assert y.shape == want.shape
-    np.testing.assert_allclose(y.astype(float), want.astype(float), rtol=1e-2, atol=1e-2)
+  choose_slow(monkeypatch, {"MatMul"}, other_us=0.1)
 
 
 @pytest.mark.slow

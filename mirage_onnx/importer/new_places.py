@@ -12,6 +12,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from mirage_onnx.importer.causal import MOST_NEW
+from mirage_onnx.importer.marks import mark_of, without_marks
 
 _MARK = "pkg.mirage_onnx.places"
 _QUERY, _LENGTHS, _POSITIONS = 0, 5, 9
@@ -80,7 +81,7 @@ def given_places(part: NodeProto, places: str) -> None:
 
 def are_given(node: NodeProto) -> bool:
   """Whether the positions of a node are such places."""
-  return any(p.key == _MARK and p.value == "given" for p in node.metadata_props)
+  return mark_of(node, _MARK) == "given"
 
 
 def read_of(node: NodeProto) -> list[str]:
@@ -101,15 +102,11 @@ def without_places(graph: GraphProto) -> None:
     node = graph.node[at]
     if _is_made(node) and node.output[0] not in _read(graph.node):
       del graph.node[at]
-  for node in graph.node:
-    others = [p for p in node.metadata_props if p.key != _MARK]
-    if len(others) < len(node.metadata_props):
-      del node.metadata_props[:]
-      node.metadata_props.extend(others)
+  without_marks(graph.node, _MARK)
 
 
 def _is_made(node: NodeProto) -> bool:
-  return any(p.key == _MARK and p.value == "made" for p in node.metadata_props)
+  return mark_of(node, _MARK) == "made"
 
 
 def _read(nodes: Iterable[NodeProto]) -> set[str]:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from onnx import GraphProto, ModelProto, NodeProto
 
 from mirage_onnx.importer.graph import nodes_of
+from mirage_onnx.importer.marks import mark_of, without_marks
 from mirage_onnx.importer.new_places import NewPlaces, given_places, without_places
-from mirage_onnx.importer.steps_apart import CACHED, has_steps, is_mark
+from mirage_onnx.importer.steps_apart import CACHED, STEP_MARKS, step_graphs
 
 _MARK, _ATTENDED, _WRITTEN = "pkg.mirage_onnx.part", "attended", "written"
 
@@ -32,8 +33,7 @@ def split_caches(proto: ModelProto) -> ModelProto:
 
 
 def _graphs(proto: ModelProto) -> list[GraphProto]:
-  holders = (n for n in proto.graph.node if n.op_type == "If")
-  return [proto.graph, *(a.g for n in holders for a in n.attribute if has_steps(n, a.name))]
+  return [proto.graph, *step_graphs(proto)]
 
 
 def _split(made: GraphProto, graph: GraphProto, taken: set[str]) -> None:
@@ -76,11 +76,7 @@ def whole_again(model: ModelProto) -> None:
   for graph in _graphs(model):
     _join(graph)
     without_places(graph)
-    for node in graph.node:
-      if any(p.key == _MARK or is_mark(p.key) for p in node.metadata_props):
-        kept = [p for p in node.metadata_props if p.key != _MARK and not is_mark(p.key)]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
+    without_marks(graph.node, _MARK, *STEP_MARKS)
 
 
 def _join(graph: GraphProto) -> None:
@@ -114,7 +110,7 @@ def is_attended(node: NodeProto) -> bool:
 
 
 def _part(node: NodeProto) -> str:
-  return next((p.value for p in node.metadata_props if p.key == _MARK), "")
+  return mark_of(node, _MARK)
 
 
 def _is_whole(node: NodeProto) -> bool:

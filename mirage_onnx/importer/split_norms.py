@@ -9,10 +9,11 @@ either they are one node again.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 from mirage_onnx.importer.graph import nodes_of
-from mirage_onnx.importer.steps_apart import has_steps
+from mirage_onnx.importer.marks import mark_of, without_marks
+from mirage_onnx.importer.steps_apart import step_graphs
 
 _MARK, _SUM, _NORM = "pkg.mirage_onnx.normed", "sum", "norm"
 _WHOLE, _DOMAIN = "SkipSimplifiedLayerNormalization", "com.microsoft"
@@ -28,12 +29,12 @@ def split_norms(proto: ModelProto) -> ModelProto:
   stored = {t.name for t in proto.graph.initializer}
   if opset < _OPSET or own & {(_DOMAIN, _WHOLE), ("", "Add"), ("", _NORMALIZED)}:
     return proto
-  if not any(_can(n, stored) for g in _graphs(proto) for n in g.node):
+  if not any(_can(n, stored) for g in step_graphs(proto) for n in g.node):
     return proto
   made = ModelProto()
   made.CopyFrom(proto)
   names = {n.name for n in nodes_of(proto.graph)}
-  for graph in _graphs(made):
+  for graph in step_graphs(made):
     parts = [p for n in graph.node for p in (_parts(n, names) if _can(n, stored) else [_copy(n)])]
     del graph.node[:]
     graph.node.extend(parts)
@@ -42,17 +43,14 @@ def split_norms(proto: ModelProto) -> ModelProto:
 
 def whole_norms(model: ModelProto) -> None:
   """Makes one node again of two that are there; others have no mark."""
-  for graph in (model.graph, *_graphs(model)):
+  for graph in (model.graph, *step_graphs(model)):
     if not any(map(_mark, graph.node)):
       continue
     whole, gone = dict[int, NodeProto](), set[int]()
     for first, second in _complete(graph.node):
       whole[first], gone = _joined(graph.node[first], graph.node[second]), gone | {second}
     kept = [whole.get(k, _copy(n)) for k, n in enumerate(graph.node) if k not in gone]
-    for n in kept:
-      others = [p for p in n.metadata_props if p.key != _MARK]
-      del n.metadata_props[:]
-      n.metadata_props.extend(others)
+    without_marks(kept, _MARK)
     del graph.node[:]
     graph.node.extend(kept)
 
@@ -60,11 +58,6 @@ def whole_norms(model: ModelProto) -> None:
 def norms_of_one(proto: ModelProto, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
   """By ``names`` of the nodes: the sum and the norm of each operator that has been split."""
   return tuple((names[a], names[b]) for a, b in _complete(proto.graph.node))
-
-
-def _graphs(proto: ModelProto) -> list[GraphProto]:
-  holders = (n for n in proto.graph.node if n.op_type == "If")
-  return [a.g for n in holders for a in n.attribute if has_steps(n, a.name)]
 
 
 def _complete(nodes: Iterable[NodeProto]) -> Iterator[tuple[int, int]]:
@@ -128,7 +121,7 @@ def _joined(summed: NodeProto, normed: NodeProto) -> NodeProto:
 
 
 def _mark(node: NodeProto) -> str:
-  return next((p.value for p in node.metadata_props if p.key == _MARK), "")
+  return mark_of(node, _MARK)
 
 
 def _copy(node: NodeProto) -> NodeProto:

@@ -15,6 +15,7 @@ from typing import Any
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from mirage_onnx.importer.graph import dims_of, nodes_of
+from mirage_onnx.importer.marks import mark_of, without_marks
 
 _MARK, _PRODUCT, _SPLIT, _ATTENDING = "pkg.mirage_onnx.projecting", "product", "split", "attending"
 #: Inputs of Attention: x, weights, bias, mask, past, what is added to scores, how long the past is.
@@ -59,11 +60,7 @@ def whole_projections(model: ModelProto) -> None:
   kept = [
     NodeProto.FromString(whole.get(k, n).SerializeToString()) for k, n in enumerate(nodes) if k not in gone
   ]
-  for n in kept:
-    others = [p for p in n.metadata_props if p.key != _MARK]
-    if len(others) < len(n.metadata_props):
-      del n.metadata_props[:]
-      n.metadata_props.extend(others)
+  without_marks(kept, _MARK)
   del model.graph.node[:]
   model.graph.node.extend(kept)
 
@@ -172,8 +169,7 @@ def _parts(node: NodeProto, opset: int, taken: set[str]) -> list[NodeProto]:
 
 
 def _joined(product: NodeProto, attending: NodeProto) -> NodeProto:
-  value = next(p.value for p in attending.metadata_props if p.key == _MARK)
-  node = NodeProto.FromString(b64decode(value.partition(" ")[2]))
+  node = NodeProto.FromString(b64decode(mark_of(attending, _MARK).partition(" ")[2]))
   later = [*attending.input, *[""] * 6]
   node.input[:] = [*product.input, later[3], later[4], "", later[5], ""][: len(node.input)]
   node.output[:] = attending.output
@@ -189,5 +185,4 @@ def _without_end(names: Sequence[str]) -> list[str]:
 
 
 def _mark(node: NodeProto) -> str:
-  value = next((p.value for p in node.metadata_props if p.key == _MARK), "")
-  return value.partition(" ")[0]
+  return mark_of(node, _MARK).partition(" ")[0]

@@ -8,13 +8,14 @@ take is measured.
 
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from mirage_onnx.importer.graph import domain_of, nodes_of, subgraphs
+from mirage_onnx.importer.marks import mark_of, without_marks
 from mirage_onnx.importer.windows import Windows, find_windows
 from mirage_onnx.ir import Tensor
 
@@ -43,7 +44,7 @@ def split_windows(proto: ModelProto, opset: int, tensors: Mapping[str, Tensor]) 
   made = ModelProto()
   made.CopyFrom(proto)
   if marked:
-    _without_marks(made.graph.node)
+    without_marks(made.graph.node, _MARK)
   names = {n.name for n in nodes_of(proto.graph)}
   taken = {x for n in nodes_of(proto.graph) for x in (*n.input, *n.output)} | tensors.keys()
   given = list(made.graph.node)
@@ -78,7 +79,7 @@ def whole_windows(model: ModelProto) -> None:
   kept = [
     NodeProto.FromString(whole.get(k, n).SerializeToString()) for k, n in enumerate(nodes) if k not in gone
   ]
-  _without_marks(kept)
+  without_marks(kept, _MARK)
   inner = nodes_of(*(g for n in kept for g in subgraphs(n)))
   left = {i for n in (*kept, *inner) for i in n.input}
   shapes = {nodes[k].input[1] for k in {*gone, *whole} if nodes[k].op_type == "Reshape"} - left
@@ -88,14 +89,6 @@ def whole_windows(model: ModelProto) -> None:
   if len(stored) < len(graph.initializer):
     del graph.initializer[:]
     graph.initializer.extend(stored)
-
-
-def _without_marks(nodes: Iterable[NodeProto]) -> None:
-  for n in nodes:
-    others = [p for p in n.metadata_props if p.key != _MARK]
-    if len(others) < len(n.metadata_props):
-      del n.metadata_props[:]
-      n.metadata_props.extend(others)
 
 
 def windows_of(proto: ModelProto, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -216,10 +209,8 @@ def _joined(parts: Sequence[NodeProto]) -> NodeProto:
 
 
 def _original(last: NodeProto) -> NodeProto:
-  value = next(p.value for p in last.metadata_props if p.key == _MARK)
-  return NodeProto.FromString(b64decode(value.partition(" ")[2]))
+  return NodeProto.FromString(b64decode(mark_of(last, _MARK).partition(" ")[2]))
 
 
 def _mark(node: NodeProto) -> str:
-  value = next((p.value for p in node.metadata_props if p.key == _MARK), "")
-  return value.partition(" ")[0]
+  return mark_of(node, _MARK).partition(" ")[0]

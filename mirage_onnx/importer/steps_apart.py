@@ -21,6 +21,7 @@ from onnx import (
 )
 
 from mirage_onnx.importer.graph import dims_of, nodes_of, subgraphs
+from mirage_onnx.importer.marks import mark_of
 from mirage_onnx.importer.quick_gelus import with_gelus
 from mirage_onnx.importer.step_condition import condition
 
@@ -30,6 +31,8 @@ CACHED = "GroupQueryAttention"
 STEPS = "pkg.mirage_onnx.steps"
 #: The property of the ``If`` that says what dimensions have in the branch of steps, as ``batch=1 new=1``.
 _SIZES = "pkg.mirage_onnx.sizes"
+#: Properties of nodes that no written model keeps.
+STEP_MARKS = (STEPS, _SIZES)
 _STEP, _OTHERS = "/step", "/others"
 #: In sizes of steps, where no dimension is called so: how many rows caches have, if that is one number only.
 ROOM = " rows"
@@ -195,17 +198,18 @@ def has_steps(node: NodeProto, attribute: str) -> bool:
   return any(p.key == STEPS and p.value == attribute for p in node.metadata_props)
 
 
+def step_graphs(proto: ModelProto) -> list[GraphProto]:
+  """The branches of steps in the main graph."""
+  holders = (n for n in proto.graph.node if n.op_type == "If")
+  return [a.g for n in holders for a in n.attribute if has_steps(n, a.name)]
+
+
 def sizes_in(node: NodeProto, attribute: str) -> dict[str, int]:
   """What dimensions of what is around it are in the branch of steps, by name; no other run gets there."""
   if not has_steps(node, attribute):
     return {}
-  said = next((p.value for p in node.metadata_props if p.key == _SIZES), "")
+  said = mark_of(node, _SIZES)
   return {name: int(size) for name, _, size in (x.rpartition("=") for x in said.split(" ") if x)}
-
-
-def is_mark(key: str) -> bool:
-  """Whether a property is one of these: no model keeps it."""
-  return key in (STEPS, _SIZES)
 
 
 def keeps_its_room(node: NodeProto) -> bool:

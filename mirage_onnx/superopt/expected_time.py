@@ -5,7 +5,7 @@ have to do, and what is generated today takes longer (``cost/kernel_time.py``). 
 tiled programs is the search's; a comparison with ONNX Runtime is made with the expected time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import inf
 
 from mirage_onnx.cost.kernel_time import lowered_us
@@ -67,24 +67,24 @@ def too_slow(
   They differ in numbers, best first by the search's own cost: far behind the first is not looked. Of many
   rows other numbers are as good as those only with wgmma.
   """
-  best_us, best_off = inf, 1.0
-  first = list[Candidate]()
+  looked = list[tuple[float, float]]()
 
-  def others() -> Iterator[Candidate]:
-    for c in candidates:
-      first[:] = first or [c]
-      yield c
-      if best_us > FAR * worth_us:
-        break
-    yield from (with_it for c in first for with_it in by_warpgroups(region, c, target, 1))
+  def is_worth(c: Candidate) -> bool:
+    looked.append(_expected(region, c, target))
+    us, off = looked[-1]
+    return us * off <= worth_us
 
-  for c in others():
-    us, off = _expected(region, c, target)
-    if us * off <= worth_us:
+  first: Candidate | None = None
+  for c in candidates:
+    if is_worth(c):
       return None
-    if us < best_us:
-      best_us, best_off = us, off
-  return Rejection("NOT_FASTER", slower_text(best_us, best_off), region.nodes)
+    first = first or c
+    if min(us for us, _ in looked) > FAR * worth_us:
+      break
+  if first is not None and any(map(is_worth, by_warpgroups(region, first, target, 1))):
+    return None
+  us, off = min(looked, key=lambda found: found[0], default=(inf, 1.0))
+  return Rejection("NOT_FASTER", slower_text(us, off), region.nodes)
 
 
 def slower_text(predicted_us: float, off: float) -> str:
